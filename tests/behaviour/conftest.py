@@ -1,4 +1,4 @@
-"""Agents in memory, a clock that stands still; tools of one test are not known to the next."""
+"""Fixtures for behaviour tests: agents run in memory, on a clock that only tests advance."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from limpet.engine.definitions import tools
 
 @pytest.fixture(autouse=True)
 def own_tools() -> Iterator[None]:
-    """Tools are registered by name in the process: each test has its own."""
+    """Give each test its own registry of tools, which is global in the process."""
     before = dict(tools._tools)
     tools._tools.clear()
     yield

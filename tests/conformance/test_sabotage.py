@@ -14,12 +14,14 @@ from limpet.errors import LimpetError
 from limpet.events import Codec, Event, Packed
 from limpet.events.bodies import RequestAnswered
 from limpet.stores import Appended
-from limpet.stores.backend import Extension, Outcome
+from limpet.stores.backend import EventKeys, Extension, Outcome
 from limpet.stores.blobs import Blob
 from limpet.stores.conformance import Behaviour, Harness, behaviours
 from limpet.stores.memory import MemoryBackend, MemoryTables
 from limpet.stores.rows import ContractRow, Feed, RequestRow, RunRow, WorkerRow
 from limpet.stores.writes import Append, Op, SendCommands
+
+Steps = Sequence[tuple[int, int | None]]
 
 
 class NoFence(MemoryTables):
@@ -62,9 +64,9 @@ class NoReadBack(MemoryTables):
 class LosesCommands(MemoryTables):
     """Acknowledges commands without storing them."""
 
-    def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None] | None = None) -> None:
-        if commands is None:
-            super().insert(number, events)
+    def insert(self, number: int, events: Sequence[Event], keys: Sequence[EventKeys]) -> None:
+        if all(each.command is None for each in keys):
+            super().insert(number, events, keys)
 
 
 class ForgetsCommandIds(MemoryTables):
@@ -321,25 +323,41 @@ class EarlyEnd(MemoryBackend):
 class RebuildsWithoutRequests(MemoryTables):
     """Loses open requests in a rebuild."""
 
-    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:  # noqa: ARG002
-        super().rewrite(row, (), blobs)
+    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int], steps: Steps) -> None:  # noqa: ARG002
+        super().rewrite(row, (), blobs, steps)
 
 
 class RebuildsWithoutReferences(MemoryTables):
     """Loses references to blobs in a rebuild."""
 
-    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:  # noqa: ARG002
+    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int], steps: Steps) -> None:  # noqa: ARG002
         for reference in [each for each in self.references if each[0] == row.number]:
             self._drop(self.references, reference)
-        super().rewrite(row, requests, ())
+        super().rewrite(row, requests, (), steps)
 
 
 class RebuildsAsNew(MemoryTables):
     """Loses the worker of a run in a rebuild."""
 
-    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:
+    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int], steps: Steps) -> None:
         freed = row if row.worker is None else replace(row, status="pending", worker=None, ready_at=row.time)
-        super().rewrite(freed, requests, blobs)
+        super().rewrite(freed, requests, blobs, steps)
+
+
+class RebuildsWithoutSteps(MemoryTables):
+    """Loses the index of steps in a rebuild."""
+
+    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int], steps: Steps) -> None:  # noqa: ARG002
+        super().rewrite(row, requests, blobs, ())
+
+
+class IndexesOnlyStarts(MemoryTables):
+    """Indexes only the first event of each step."""
+
+    def insert(self, number: int, events: Sequence[Event], keys: Sequence[EventKeys]) -> None:
+        starts = [event.kind == "step.started" for event in events]
+        found = [each if start else each._replace(step=None) for start, each in zip(starts, keys, strict=True)]
+        super().insert(number, events, found)
 
 
 class ForgetsSteps(MemoryTables):
@@ -455,6 +473,8 @@ CAUGHT_BY: list[tuple[Callable[[Clock], MemoryBackend], str]] = [
     (_with(RebuildsWithoutRequests), "rebuild:the-row-of-an-open-request-matches-its-log"),
     (_with(RebuildsWithoutReferences), "rebuild:referenced-blobs-are-not-collected-after-a-rebuild"),
     (_with(RebuildsAsNew), "rebuild:the-row-of-a-running-run-matches-its-log"),
+    (_with(RebuildsWithoutSteps), "steps:steps-are-found-after-a-rebuild"),
+    (_with(IndexesOnlyStarts), "steps:a-page-of-steps-has-all-their-events"),
     (_with(ForgetsSteps), "rebuild:the-row-of-a-running-run-matches-its-log"),
     (_with(SavesContractsAgain), "contracts:an-unchanged-contract-is-not-written-again"),
     (_with(SavesContractsAgain), "contracts:only-changed-contracts-are-written"),

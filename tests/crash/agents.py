@@ -1,4 +1,4 @@
-"""Agents that are killed, the tools that they use, and what processes do that drive them."""
+"""Agents that are killed, their tools, and the functions of the processes that run them."""
 
 import asyncio
 import os
@@ -11,33 +11,35 @@ from typing import Any
 import limpet
 from limpet.events import bodies as b
 from limpet.stores import Store, writes
-from tests.crash.counting_service import answer_of
-from tests.crash.jobs import Fuse
+from tests.crash.counting_service import request_service
+from tests.crash.jobs import KillSwitch
 
-__all__ = ["TOOLS", "agent_of", "drive", "serve"]
+__all__ = ["TOOLS", "agent_of", "run_agent", "serve"]
 
 TOOLS = ("crash_look", "crash_glance", "crash_pay", "crash_book", "crash_mail", "crash_post")
 Batch = Sequence[writes.Op[Any]]
 
 
-class Here:
-    """What the tools of this process know: where the service is, and which of them does not survive its success."""
+class ProcessState:
+    """State shared by the tools of this process: the service's port, and the tool that kills the process after its
+    effect.
+    """
 
     port = 0
     fatal = ""
 
 
 def post(tool: str, path: str, key: str = "") -> int:
-    """Let the service do something, and live to tell, perhaps."""
-    answer = answer_of(Here.port, "POST", path, key)
-    if tool == Here.fatal:
+    """Post to the service, and kill this process if the tool is the fatal one."""
+    answer = request_service(ProcessState.port, "POST", path, key)
+    if tool == ProcessState.fatal:
         os.kill(os.getpid(), signal.SIGKILL)
     return answer
 
 
 def found(run: str, step: str) -> limpet.Done[int] | None:
-    """Ask the service whether it was done."""
-    times = answer_of(Here.port, "GET", f"/once/{run}/{step}")
+    """Ask the service whether a step was applied."""
+    times = request_service(ProcessState.port, "GET", f"/once/{run}/{step}")
     return limpet.Done(times) if times else None
 
 
@@ -80,18 +82,18 @@ crash_post.verify(found)
 
 
 class Refused(Exception):
-    """The service does not want it."""
+    """Raised by a tool whose effect the service refuses."""
 
 
 @limpet.tool(effect="idempotent", not_applied=(Refused,))
 def crash_refuse(run: str, step: str) -> int:
-    """Asked for in vain."""
+    """Fail every time."""
     post("crash_refuse", f"/read/{run}/{step}")
     raise Refused(step)
 
 
 async def errand(run: limpet.Run, order: str) -> list[int]:
-    """Nine steps, four of which do something; what each of them gave."""
+    """Run nine steps, four of them effects, and return their results."""
     await run.patch(goal=f"settle {order}", plan=["look", "pay", "tell"])
     async with run.scope("look"):
         seen = [*await asyncio.gather(run.step(crash_look, run.id, "a"), run.step(crash_glance, run.id, "b"))]
@@ -111,8 +113,8 @@ async def errand(run: limpet.Run, order: str) -> list[int]:
     return seen
 
 
-async def mender(run: limpet.Run, order: str) -> str:
-    """A step fails, and its handler takes other steps; one follows."""
+async def fallback(run: limpet.Run, order: str) -> str:
+    """Run other steps after one has failed, and one more."""
     branch = "well"
     try:
         await run.step(crash_refuse, run.id, "first")
@@ -124,7 +126,7 @@ async def mender(run: limpet.Run, order: str) -> str:
 
 
 async def pair(run: limpet.Run, order: str) -> str:
-    """Two effects, and perhaps a wait between them."""
+    """Run two effects, with an optional wait between them."""
     await run.step(crash_mail, run.id, "first")
     if order == "asks":
         await run.ask("Go on?")
@@ -135,56 +137,59 @@ async def pair(run: limpet.Run, order: str) -> str:
 
 
 def agent_of(name: str, run: str) -> limpet.Agent[str, Any]:
-    """An agent, in a version of the run's own: processes that drive other runs leave it alone."""
-    functions: dict[str, Callable[[limpet.Run, str], Coroutine[Any, Any, Any]]] = {"errand": errand, "mender": mender}
+    """Return an agent with the run's id as its version, so that processes of other runs do not claim it."""
+    functions: dict[str, Callable[[limpet.Run, str], Coroutine[Any, Any, Any]]] = {
+        "errand": errand,
+        "fallback": fallback,
+    }
     return limpet.agent(name=name, version=run)(functions.get(name, pair))
 
 
-# What processes do
+# Process functions
 
 
-async def drive(pipe: Connection, url: str, port: int, name: str, run: str, where: str = "") -> None:
-    """Drive a run to its end, or until this process comes to where it is to be killed."""
-    Here.port, agent = port, agent_of(name, run)
-    lay_fuse(where)
+async def run_agent(pipe: Connection, url: str, port: int, name: str, run: str, where: str = "") -> None:
+    """Run an agent to its end, or until this process reaches the place where it is killed."""
+    ProcessState.port, agent = port, agent_of(name, run)
+    install_kill(where)
     pipe.send("ready")
     async with limpet.open(url, agents=[agent], worker=limpet.Worker(lease="1h")) as app:
         await app.run(agent, name, id=run)
 
 
 async def serve(pipe: Connection, url: str, port: int, name: str, run: str, lease: str) -> None:
-    """Drive a run that somebody starts until told to go; or be stopped first, when nothing is held that others need."""
-    Here.port, signals = port, list[int]()
+    """Serve a run until told to stop. On "stop", first suspend this process after a commit, while it holds no lock."""
+    ProcessState.port, signals = port, list[int]()
     about_commits(lambda _, done: signal.pthread_kill(get_ident(), signals.pop()) if done and signals else None)
     app = await limpet.open(url, agents=[agent_of(name, run)], worker=limpet.Worker(lease=lease))
     pipe.send("ready")
     if await asyncio.to_thread(pipe.recv) == "stop":
-        signals.append(signal.SIGSTOP)  # soon: the lease is renewed
+        signals.append(signal.SIGSTOP)  # soon, when the lease is renewed
         await asyncio.to_thread(pipe.recv)
     closing = asyncio.ensure_future(app.close())
-    asyncio.get_running_loop().call_soon(pipe.send, "closing")  # after the first step of that
+    asyncio.get_running_loop().call_soon(pipe.send, "closing")  # after the first step of closing
     await closing
 
 
-def lay_fuse(where: str) -> None:
-    """Where this process is killed.
+def install_kill(where: str) -> None:
+    """Kill this process at a place.
 
-    `tool:crash_pay` when its effect was applied; `commit:7` at the seventh of the places before and after commits that
-    add to a log or give a run to a worker; `crash_pay:1` at the first of those about commits that start a step of this
-    tool; `statements:9` and `queries:9` in the middle of something, at what a database is asked.
+    `tool:crash_pay`: after its effect was applied. `commit:7`: at the seventh place before or after a commit that
+    extends a log or claims a run. `crash_pay:1`: at the first of those around commits that start a step of this tool.
+    `statements:9` and `queries:9`: in the middle of an operation, at the ninth database statement.
     """
     what, _, place = where.partition(":")
     if what == "tool":
-        Here.fatal = place
+        ProcessState.fatal = place
     elif what in ("statements", "queries"):
-        Fuse(int(place)).lay(what)
+        KillSwitch(int(place)).install(what)
     elif what:
-        fuse = Fuse(int(place))
-        about_commits(lambda batch, done: fuse.burn() if counts(what, batch, done) else None)
+        switch = KillSwitch(int(place))
+        about_commits(lambda batch, done: switch.hit() if counts(what, batch, done) else None)
 
 
 def counts(what: str, batch: Batch, done: Sequence[Any]) -> bool:
-    """Whether a commit adds to a log or gives a run to a worker; or whether it starts a step of a tool."""
+    """Return whether a commit extends a log or claims a run, or whether it starts a step of this tool."""
     legs = [leg for op in batch if isinstance(op, writes.Append) for leg in op.legs]
     if what == "commit":
         return bool(legs) or any(isinstance(op, writes.Claim) and out for op, out in zip(batch, done, strict=False))
@@ -193,7 +198,7 @@ def counts(what: str, batch: Batch, done: Sequence[Any]) -> bool:
 
 
 def about_commits(tell: Callable[[Batch, Sequence[Any]], object]) -> None:
-    """Tell somebody of each commit before it, and with its outcomes after it, where it is done."""
+    """Call a function before each commit, and after it with its outcomes, on the thread of the commit."""
     real = Store._commit
 
     def commit(self: Store, batch: Batch) -> list[Any]:

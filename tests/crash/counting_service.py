@@ -1,7 +1,7 @@
-"""Somebody else's service, which counts what reaches it: the only witness of what runs did to the world.
+"""An external service that counts its requests: the only witness of the effects of runs.
 
-`POST /keyed/…` is applied once for each Idempotency-Key, `POST /once/…` as often as it comes, `POST /read/…` is only
-counted; `GET` says how often something was applied. Whatever is held is applied at once, and answered when released.
+`POST /keyed/…` is applied once per Idempotency-Key, `POST /once/…` every time, and `POST /read/…` is only counted.
+`GET` returns how often a path was applied. A held request is applied immediately and answered when released.
 """
 
 import json
@@ -11,11 +11,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Condition, Event, Thread
 from typing import Any, Self
 
-__all__ = ["Service", "answer_of"]
+__all__ = ["Service", "request_service"]
 
 
-def answer_of(port: int, verb: str, path: str, key: str = "") -> int:
-    """What the service answers."""
+def request_service(port: int, verb: str, path: str, key: str = "") -> int:
+    """Send a request to the service and return its answer."""
     line = HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         line.request(verb, path, headers={"Idempotency-Key": key} if key else {})
@@ -26,16 +26,16 @@ def answer_of(port: int, verb: str, path: str, key: str = "") -> int:
 
 
 class Service(ThreadingHTTPServer):
-    """On a port of its own, on threads of this process; use as `with`."""
+    """The service on its own port, with threads of this process; use as `with`."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answer)
         self.arrived: Counter[str] = Counter()
-        """How often each path was posted to."""
+        """Number of posts per path."""
         self.applied: Counter[str] = Counter()
-        """How often that did something."""
+        """Number of applied posts per path."""
         self._keys: set[str] = set()
         self._gates: dict[str, Event] = {}
         self._changed = Condition()
@@ -52,34 +52,34 @@ class Service(ThreadingHTTPServer):
         self.server_close()
 
     def hold(self, path: str) -> None:
-        """Answer the first request to this path only when told."""
+        """Delay the answer to the first request of this path until it is released."""
         self._gates[path] = Event()
 
     def release(self, path: str) -> None:
-        """Answer what was held."""
+        """Answer the held request."""
         self._gates[path].set()
 
     def wait_for(self, path: str) -> None:
-        """Wait until something has reached this path."""
+        """Wait until a request has reached this path."""
         with self._changed:
             assert self._changed.wait_for(lambda: self.arrived[path], timeout=60), path
 
     def settle(self) -> None:
-        """Wait until everything is done that a dead process has sent: what comes later was sent later."""
-        answer_of(self.server_port, "GET", "/")  # it is taken in after all that came before it
+        """Wait until all requests that a dead process has sent are finished."""
+        request_service(self.server_port, "GET", "/")  # it is accepted after all earlier requests
         with self._changed:
             before = {*self._under_way}
             assert self._changed.wait_for(lambda: not before & self._under_way, timeout=60)
 
     def forget(self) -> None:
-        """Begin anew, as if nothing had ever reached it."""
+        """Reset all counters and keys."""
         with self._changed:
             self.arrived.clear()
             self.applied.clear()
             self._keys.clear()
 
     def post(self, path: str, key: str) -> int:
-        """Somebody wants this; how often it came, or was applied."""
+        """Count a post, and return how often the path was posted to (reads) or applied."""
         kind = path.split("/")[1]
         with self._changed:
             self.arrived[path] += 1
@@ -92,7 +92,7 @@ class Service(ThreadingHTTPServer):
             gate.wait()
         return answer
 
-    # What the standard library calls: in the order in which they came, and then on a thread of their own
+    # Called by the standard library: accept requests in order, then handle each on its own thread
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._changed:
@@ -106,7 +106,7 @@ class Service(ThreadingHTTPServer):
             self._changed.notify_all()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever asked was killed meanwhile."""
+        """Ignore errors of clients that were killed."""
 
 
 class _Answer(BaseHTTPRequestHandler):
@@ -126,4 +126,4 @@ class _Answer(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, format: str, *args: object) -> None:
-        """It says nothing."""
+        """Log nothing."""

@@ -1,4 +1,4 @@
-"""Runs on a disk that fails: `python -m tests.crash.disk FOLDER WHAT`, preloaded with a library that fails."""
+"""Runs on a failing disk: `python -m tests.crash.disk FOLDER WHAT`, with a preloaded library that injects failures."""
 
 import asyncio
 import errno
@@ -20,7 +20,7 @@ FAULTS = {"ENOSPC": (WRITE, errno.ENOSPC), "EIO": (WRITE, errno.EIO), "fsync": (
 
 
 async def each(folder: Path, fault: str, *places: str) -> None:
-    """The same runs again and again, each time with another write or sync that fails."""
+    """Repeat the same runs, each time with another failing write or sync."""
     disk, met, (call, error) = Disk(), 0, FAULTS[fault]
     for place in range(*map(int, places)):
         before = disk.failed
@@ -35,13 +35,13 @@ async def each(folder: Path, fault: str, *places: str) -> None:
         for left in path.parent.iterdir():
             left.unlink()
         if disk.failed == before:
-            break  # there are no more
+            break  # no such write or sync
         met += 1
     print(met)
 
 
 async def chance(folder: Path, faults: str) -> None:
-    """Runs under so many failures at random, then calm."""
+    """Run under this many random failures, then without."""
     disk = Disk()
     async with limpet.open(f"sqlite:///{folder}/limpet.db", agents=Walkers.agents) as app:
         walkers, rounds = Walkers(app), 0
@@ -56,9 +56,9 @@ async def chance(folder: Path, faults: str) -> None:
 
 
 async def unsynced(folder: Path) -> None:
-    """A sync of the log fails, and none of the database succeeds: nothing is acknowledged until one does.
+    """Check that nothing is acknowledged between a failed sync of the log and a successful sync of the database.
 
-    A full disk asks for no such thing.
+    A full disk needs no such sync.
     """
     disk = Disk()
     async with Store(SqliteBackend(folder / "limpet.db", patience="300ms"), patience=0) as store:

@@ -1,4 +1,4 @@
-"""Two agents that a fleet of processes serves, and the script that starts their runs: `python -m tests.crash.fleet`."""
+"""Two agents that a fleet of processes serves, and a script that starts their runs: `python -m tests.crash.fleet`."""
 
 import asyncio
 import os
@@ -6,16 +6,16 @@ import sys
 
 import limpet
 from limpet.clock import SystemClock
-from tests.crash.counting_service import answer_of
+from tests.crash.counting_service import request_service
 
-__all__ = ["agents", "begin"]
+__all__ = ["agents", "start_runs"]
 
 WHILE = 30_000
 
 
 async def post(path: str, key: str = "") -> int:
-    """Let the service do something; its answer takes a while to come, and nobody knows of it before."""
-    answer = await asyncio.to_thread(answer_of, int(os.environ["FLEET_PORT"]), "POST", path, key)
+    """Post to the service; the answer is delayed, so that the outcome is unknown for a while."""
+    answer = await asyncio.to_thread(request_service, int(os.environ["FLEET_PORT"]), "POST", path, key)
     await SystemClock().sleep(WHILE)
     return answer
 
@@ -23,7 +23,7 @@ async def post(path: str, key: str = "") -> int:
 async def found(run: str) -> limpet.Done[int] | None:
     """Ask the service whether a run has paid."""
     path = f"/once/{run}/pay"
-    times = await asyncio.to_thread(answer_of, int(os.environ["FLEET_PORT"]), "GET", path)
+    times = await asyncio.to_thread(request_service, int(os.environ["FLEET_PORT"]), "GET", path)
     return limpet.Done(times) if times else None
 
 
@@ -53,13 +53,13 @@ async def fleet_note(run: str, what: str) -> int:
 
 @limpet.tool(effect="once", risk="little")
 async def fleet_ship(run: str) -> int:
-    """Nobody but a person can say whether it was done."""
+    """Ship the order. Only a person can verify whether it was done."""
     return await post(f"/once/{run}/ship")
 
 
 @limpet.agent(approvals=limpet.Approvals("money", to="boss"))
 async def clerk(run: limpet.Run, way: str) -> int:
-    """Pays: after an approval, after a question, or at once."""
+    """Pay: after an approval, after a question, or immediately."""
     await run.patch(goal=f"pay, {way}", plan=["look", "pay", "note"])
     await run.step(fleet_look, run.id)
     if way == "ask":
@@ -70,7 +70,7 @@ async def clerk(run: limpet.Run, way: str) -> int:
 
 @limpet.agent()
 async def buyer(run: limpet.Run, way: str) -> int:
-    """Has a clerk pay, between effects of its own."""
+    """Have a clerk pay, between two effects."""
     await run.patch(goal=f"buy, {way}", plan=["reserve", "pay", "ship"])
     done = await run.step(fleet_note, run.id, "reserve")
     done += await run.call(clerk, way)
@@ -81,8 +81,8 @@ async def buyer(run: limpet.Run, way: str) -> int:
 agents = [buyer, clerk]
 
 
-async def begin() -> None:
-    """Start a run for each line `AGENT WAY RUN`, without the agents' code; say its id once it is stored."""
+async def start_runs() -> None:
+    """Start a run for each line `AGENT WAY RUN` without the agents' code, and print its id once it is stored."""
     async with limpet.open(os.environ["LIMPET_URL"], worker=False) as app:
         print("ready", flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
@@ -92,4 +92,4 @@ async def begin() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(begin())
+    asyncio.run(start_runs())

@@ -1,4 +1,4 @@
-"""A run whose forks are killed: its tools, and what processes do that make forks, answer for them and drive them."""
+"""A run whose forks are killed: its tools, and the processes that fork, approve and run."""
 
 import asyncio
 from contextlib import suppress
@@ -7,13 +7,13 @@ from typing import Any
 
 import limpet
 from limpet.service.app import App
-from tests.crash.agents import Here, lay_fuse, post
-from tests.crash.counting_service import answer_of
+from tests.crash.agents import ProcessState, install_kill, post
+from tests.crash.counting_service import request_service
 
-__all__ = ["PATHS", "begin", "fork"]
+__all__ = ["PATHS", "fork", "run_parent"]
 
 CUT = 3
-"""The first step that is not shared."""
+"""First step that is not shared."""
 PATHS = {"forks_book": "/keyed", "forks_mail": "/once"}
 
 
@@ -40,12 +40,12 @@ async def forks_mail(run: str, step: str) -> int:
 
 @forks_mail.verify
 async def forks_was_mailed(run: str, step: str) -> limpet.Done[int] | None:
-    times = await asyncio.to_thread(answer_of, Here.port, "GET", f"/once/{run}/{step}")
+    times = await asyncio.to_thread(request_service, ProcessState.port, "GET", f"/once/{run}/{step}")
     return limpet.Done(times) if times else None
 
 
 def agents_of(version: str) -> tuple[limpet.Agent[str, Any], limpet.Agent[str, Any]]:
-    """The agents, in a version of a fork's own: processes that drive others leave it alone."""
+    """Return the agents with the fork's id as their version, so that processes of other forks do not claim them."""
 
     @limpet.agent(name="forks_helper", version=version)
     async def helper(run: limpet.Run, order: str) -> int:
@@ -53,7 +53,7 @@ def agents_of(version: str) -> tuple[limpet.Agent[str, Any], limpet.Agent[str, A
 
     @limpet.agent(name="forks_guide", version=version)
     async def guide(run: limpet.Run, order: str) -> None:
-        """Two steps that are shared; effects, a question and a call that are not; and all of it was in vain."""
+        """Two shared steps, then effects, a request and a call, and a failure at the end."""
         await run.step(forks_look, run.id, "a")
         await run.step(forks_book, run.id, "b")
         await run.patch(facts={"order": order})
@@ -67,36 +67,38 @@ def agents_of(version: str) -> tuple[limpet.Agent[str, Any], limpet.Agent[str, A
     return guide, helper
 
 
-# What processes do
+# Process functions
 
 
-async def begin(pipe: Connection, url: str, port: int, run: str) -> None:
-    """Drive the run that is forked to its end."""
-    Here.port, agents = port, agents_of(run)
+async def run_parent(pipe: Connection, url: str, port: int, run: str) -> None:
+    """Run the run that is forked to its end."""
+    ProcessState.port, agents = port, agents_of(run)
     pipe.send("ready")
     async with limpet.open(url, agents=agents) as app:
-        await _see_through(app, await app.start(agents[0], "this", id=run))
+        await _run_to_end(app, await app.start(agents[0], "this", id=run))
 
 
 async def fork(pipe: Connection, url: str, port: int, parent: str, run: str, where: str) -> None:
-    """Make a fork, answer for it and drive it to its end, or until this process comes to where it is killed."""
-    Here.port = port
-    lay_fuse(where)
+    """Fork the run, approve its requests and run it to its end, or until this process reaches the place where it is
+    killed.
+    """
+    ProcessState.port = port
+    install_kill(where)
     pipe.send("ready")
     async with limpet.open(url, agents=agents_of(run), worker=limpet.Worker(lease="1h")) as app:
         known = {"facts": {"order": "another"}}
-        await _see_through(app, await app.fork(parent, at=CUT, patch=known, version=run, id=run))
+        await _run_to_end(app, await app.fork(parent, at=CUT, patch=known, version=run, id=run))
 
 
-async def _see_through(app: App, handle: limpet.Handle[Any]) -> None:
-    answering = asyncio.create_task(_say_yes(app, handle.id))
+async def _run_to_end(app: App, handle: limpet.Handle[Any]) -> None:
+    answering = asyncio.create_task(_approve_all(app, handle.id))
     with suppress(limpet.RunFailed):
         await handle.result()
     answering.cancel()
 
 
-async def _say_yes(app: App, run: str) -> None:
-    """Allow whatever a run asks for, and whom it calls; what is done already tells on them."""
+async def _approve_all(app: App, run: str) -> None:
+    """Approve every request of a run and its children; report an effect that was done before its approval."""
     with app.store.watch() as watch:
         while True:
             for request in await app.inbox():
@@ -111,6 +113,6 @@ async def _allow(app: App, request: limpet.Request) -> None:
         return
     if request.tool is not None:
         path = f"{PATHS[request.tool]}/{request.args['run']}/{request.args['step']}"
-        if await asyncio.to_thread(answer_of, Here.port, "GET", path):
+        if await asyncio.to_thread(request_service, ProcessState.port, "GET", path):
             await asyncio.to_thread(post, "", f"/read/early/{request.run}")
     await app.approve(request, by="ann")

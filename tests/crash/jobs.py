@@ -1,8 +1,8 @@
-"""What the crash tests do in processes of their own: functions that get a pipe, and say what a test must know."""
+"""Functions that crash tests run in processes of their own; each gets a pipe to report to its test."""
 
 import asyncio
 import os
-import random  # noqa: TID251 - what is done where
+import random  # noqa: TID251 - seeded choices
 import signal
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -40,23 +40,23 @@ __all__ = [
     "write_and_die",
 ]
 
-WRITING = ("append", "append", "two_runs", "two_runs", "tell", "append_and_tell")
+WRITING = ("append", "append", "two_runs", "two_runs", "command", "append_and_command")
 CONTENTS = 20
 
 
 async def own(store: Store, run: str) -> tuple[Head, int]:
-    """Create a run unless it is there, and claim it under a worker of its own; its head and fence."""
+    """Create a run unless it exists, claim it with its own worker, and return its head and fence."""
     await store.create(run, created(run), actor=run)
     worker = f"{run}-{os.getpid()}"
     await store.register(WorkerRow(id=worker, agents={run: ("1",)}), lease=LEASE)
     claimed: tuple[Claimed, ...] = ()
-    while not claimed:  # its row may still be locked by one who died, or looked at by another: it is passed by
+    while not claimed:  # its row may still be locked by a dead process or read by another, and is then skipped
         claimed = await store.claim(worker, limit=1)
     return claimed[0].row.head, claimed[0].row.fence
 
 
 async def extend(store: Store, run: str, head: Head, fence: int, body: AnyBody, *, blobs: Sequence[Blob] = ()) -> Head:
-    """One durable append of a run's only writer."""
+    """Append one event durably, as the run's only writer."""
     now = SystemClock().now()
     sealed = seal_all(head, run, (body,), time=now, fence=fence, actor=run, codec=store.codec)
     done = await store.append(Extend(run=run, after=head, fence=fence, events=sealed), blobs=blobs)
@@ -65,7 +65,7 @@ async def extend(store: Store, run: str, head: Head, fence: int, body: AnyBody, 
 
 
 async def shuffle(pipe: Connection, url: str, name: str, shared: Common, count: int) -> None:
-    """A load on runs that others write too; say what it left."""
+    """Run a load on shared runs, and report the marks that it left."""
     async with open_store(url) as store:
         load = Load(store, name, shared, kinds=WRITING)
         pipe.send("ready")
@@ -77,7 +77,7 @@ async def shuffle(pipe: Connection, url: str, name: str, shared: Common, count: 
 
 
 async def reuse(pipe: Connection, url: str, run: str, count: int) -> None:
-    """Refer to contents that others use too, brought along or put ahead; a content that was collected is put again."""
+    """Refer to shared content, sent along or uploaded before; upload it again if it was collected meanwhile."""
     chance = random.Random(run)
     async with open_store(url) as store:
         head, fence = await own(store, run)
@@ -94,19 +94,19 @@ async def reuse(pipe: Connection, url: str, run: str, count: int) -> None:
                     body = b.StepCompleted(name=f"t#{number}", number=number, attempt=1, output=payload)
                     head = await extend(store, run, head, fence, body, blobs=blobs)
                     again = False
-                except NotFound as missing:  # the collector gives no time at all here
+                except NotFound as missing:  # the collector has no grace period here
                     if missing.what not in ("blob", "upload"):
                         raise
     pipe.send("done")
 
 
 def content(epoch: int, place: int) -> str:
-    """One of those that are used at the same time; some have several chunks."""
+    """Return one of the contents that are in use at the same time; some have several chunks."""
     return f"{epoch}:{place}:" + "x" * (1_200_000 if place == 0 and epoch % 4 == 0 else 500)
 
 
 async def collect(pipe: Connection, url: str) -> None:
-    """Collect blobs without any grace until told to stop; say how many there were."""
+    """Collect blobs without a grace period until told to stop, and report their number."""
     collected = 0
     async with open_store(url) as store:
         pipe.send("ready")
@@ -117,7 +117,7 @@ async def collect(pipe: Connection, url: str) -> None:
 
 
 async def open_only(pipe: Connection, url: str) -> None:
-    """Open, which makes the schema, and close."""
+    """Open a store, which creates the schema, and close it."""
     pipe.send("ready")
     pipe.recv()
     async with open_store(url) as store:
@@ -125,12 +125,12 @@ async def open_only(pipe: Connection, url: str) -> None:
 
 
 def noted(number: int) -> AnyBody:
-    """An event of 1 KB."""
+    """Return an event of 1 KB."""
     return b.StepCompleted(name=f"t#{number}", number=number, attempt=1, output=inline("x" * 950))
 
 
 async def share(pipe: Connection, url: str, run: str, count: int, all_there: Barrier, stop: Path) -> None:
-    """Append as fast as possible; say how far this process was when the first one had finished, then finish too."""
+    """Append as fast as possible; report the progress at the time when the first process had finished, then finish."""
     async with open_store(url) as store:
         head, fence = await own(store, run)
         pipe.send("ready")
@@ -145,7 +145,7 @@ async def share(pipe: Connection, url: str, run: str, count: int, all_there: Bar
 
 
 async def until_killed(pipe: Connection, url: str, run: str) -> None:
-    """Append and say so, for ever; what is said was acknowledged."""
+    """Append events forever, and report each acknowledged one."""
     async with open_store(url) as store:
         head, fence = await own(store, run)
         number = 0
@@ -155,38 +155,38 @@ async def until_killed(pipe: Connection, url: str, run: str) -> None:
             pipe.send(head)
 
 
-# Dying
+# Killing
 
 
-class Fuse:
-    """Counts places where a process can die, and kills it at one of them."""
+class KillSwitch:
+    """Counts places where a process can be killed, and kills it at one of them."""
 
     def __init__(self, place: int) -> None:
         self._left = place
         self.lit = True
 
-    def burn(self) -> None:
-        """Here is a place."""
+    def hit(self) -> None:
+        """Count a place, and kill the process if it is the chosen one."""
         self._left -= self.lit
         if self.lit and self._left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def after(self, holder: Any, name: str) -> None:
-        """After each call of a function there is a place."""
+        """Count a place after each call of a function."""
         real: Callable[..., Any] = getattr(holder, name)
 
         def call(*arguments: Any, **more: Any) -> Any:
             done = real(*arguments, **more)
-            self.burn()
+            self.hit()
             return done
 
         setattr(holder, name, call)
 
     def before_statements(self) -> None:
-        """Before each statement that SQLite runs there is a place."""
+        """Count a place before each SQLite statement."""
 
         def trace(cursor: apsw.Cursor, sql: str, bindings: object) -> bool:
-            self.burn()
+            self.hit()
             return True
 
         def hook(db: apsw.Connection) -> None:
@@ -194,12 +194,12 @@ class Fuse:
 
         apsw.connection_hooks.append(hook)
 
-    def lay(self, how: str) -> None:
+    def install(self, how: str) -> None:
         """Count places of this kind."""
         {"statements": self.before_statements, "files": self.in_files, "queries": self.after_queries}[how]()
 
     def after_queries(self) -> None:
-        """After each statement that PostgreSQL has answered there is a place."""
+        """Count a place after each statement that PostgreSQL has answered."""
         for holder, name in (
             (tables, "query"),
             (migrate, "query"),
@@ -210,51 +210,51 @@ class Fuse:
             self.after(holder, name)
 
     def in_files(self) -> None:
-        """Before each write and sync of SQLite's files there is a place, and one in the middle of each write."""
+        """Count a place before each write and sync of SQLite's files, and in the middle of each write."""
         self.vfs = _DyingFiles(self)
 
 
 class _DyingFiles(apsw.VFS):
-    def __init__(self, fuse: Fuse) -> None:
-        self._fuse = fuse
+    def __init__(self, switch: KillSwitch) -> None:
+        self._switch = switch
         self._base = apsw.vfs_names()[0]
         super().__init__("dying", self._base, makedefault=True)
 
     def xOpen(self, name: Any, flags: list[int]) -> "_DyingFile":  # noqa: N802 - SQLite's name
-        return _DyingFile(self._base, name, flags, self._fuse)
+        return _DyingFile(self._base, name, flags, self._switch)
 
 
 class _DyingFile(apsw.VFSFile):
-    def __init__(self, base: str, name: Any, flags: list[int], fuse: Fuse) -> None:
-        self._fuse = fuse
+    def __init__(self, base: str, name: Any, flags: list[int], switch: KillSwitch) -> None:
+        self._switch = switch
         super().__init__(base, name, flags)
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 - SQLite's name
-        self._fuse.burn()
+        self._switch.hit()
         half = len(data) // 2
         super().xWrite(data[:half], offset)
-        self._fuse.burn()
+        self._switch.hit()
         super().xWrite(data[half:], offset + half)
 
     def xSync(self, flags: int) -> None:  # noqa: N802 - SQLite's name
-        self._fuse.burn()
+        self._switch.hit()
         super().xSync(flags)
 
 
 async def open_and_die(pipe: Connection, url: str, how: str, place: int) -> None:
-    """Open a store that is not there yet, and die at this place; or say that there is no such place."""
-    fuse = Fuse(place)
-    fuse.lay(how)
+    """Open a new store, and die at this place; report "alive" if there is no such place."""
+    switch = KillSwitch(place)
+    switch.install(how)
     async with open_store(url):
-        fuse.lit = False
+        switch.lit = False
     pipe.send("alive")
 
 
 async def transact_and_die(pipe: Connection, url: str, how: str, place: int) -> None:
-    """Write a row of the caller's own and an event about it, and die at this place; or say that there is no such."""
-    fuse = Fuse(place)
-    fuse.lit = False
-    fuse.lay(how)
+    """Write a row and an event in one transaction, and die at this place; report "alive" if there is no such place."""
+    switch = KillSwitch(place)
+    switch.lit = False
+    switch.install(how)
 
     def work(connection: Any) -> tuple[Sequence[AnyBody], Sequence[Blob]]:
         connection.execute(f"INSERT INTO mine VALUES ('{place}')")
@@ -262,16 +262,16 @@ async def transact_and_die(pipe: Connection, url: str, how: str, place: int) -> 
 
     async with open_store(url) as store:
         row = await store.get("r1")
-        fuse.lit = True
+        switch.lit = True
         await store.transact("r1", after=row.head, fence=row.fence, actor="w", work=work)
-        fuse.lit = False
+        switch.lit = False
     pipe.send("alive")
 
 
 async def write_and_die(pipe: Connection, url: str, keys: str, run: str, place: int) -> None:
-    """Write to a run of an encrypted store, and say what was acknowledged, until this place comes."""
-    fuse = Fuse(place)
-    fuse.lay("statements" if url.startswith("sqlite") else "queries")
+    """Write to a run of an encrypted store and report what was acknowledged, until this place is reached."""
+    switch = KillSwitch(place)
+    switch.install("statements" if url.startswith("sqlite") else "queries")
     async with open_store(url, keys=MasterKeys.from_file(keys)) as store:
         head, fence = await own(store, run)
         while True:
@@ -283,9 +283,9 @@ async def write_and_die(pipe: Connection, url: str, keys: str, run: str, place: 
 
 
 async def rotate_and_die(pipe: Connection, url: str, keys: str, place: int) -> None:
-    """Rotate the keys of an encrypted store until this place comes."""
-    fuse = Fuse(place)
-    fuse.lay("statements" if url.startswith("sqlite") else "queries")
+    """Rotate the keys of an encrypted store until this place is reached."""
+    switch = KillSwitch(place)
+    switch.install("statements" if url.startswith("sqlite") else "queries")
     async with open_store(url, keys=MasterKeys.from_file(keys)) as store:
         while True:
             await store.rotate_keys()

@@ -1,11 +1,11 @@
-"""A load of everything that is written, from many at once; whatever it did bears a mark, to be found exactly once.
+"""A load of all kinds of writes by many writers. Every write leaves a mark that must be found exactly once.
 
-The runs are common to all: every writer appends under the same fence, misses what others wrote, and seals again. What
-raised ConnectionLost is repeated as it was.
+All writers append to common runs under one fence, and seal again after events of others. A write that raised
+ConnectionLost is repeated unchanged.
 """
 
 import asyncio
-import random  # noqa: TID251 - what is done where
+import random  # noqa: TID251 - seeded choices
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -20,24 +20,24 @@ from limpet.journal import verify_run
 from limpet.stores import Appended, Create, Extend, Missed, SendCommands, Store, WorkerRow
 from limpet.stores.blobs import Blob
 
-__all__ = ["EVERYTHING", "LEASE", "Common", "Load", "check", "common", "make_rows", "recorded", "rows"]
+__all__ = ["EVERYTHING", "LEASE", "Common", "Load", "check", "claim_common", "make_rows", "recorded", "rows"]
 
 T = TypeVar("T")
 LEASE = 3_600_000_000
-EVERYTHING = ("append", "two_runs", "tell", "append_and_tell", "create", "append_and_create", "claim", "transact")
+EVERYTHING = ("append", "two_runs", "command", "append_and_command", "create", "append_and_create", "claim", "transact")
 SQLITE = "sqlite:///"
 MAKE = "CREATE TABLE mine (id TEXT PRIMARY KEY)"
 
 
 class Common(NamedTuple):
-    """The runs that everybody writes, with their common fence."""
+    """The runs that all writers share, with their fence."""
 
     fence: int
     runs: tuple[str, ...]
 
 
-async def common(store: Store, count: int) -> Common:
-    """Make the common runs, and claim them."""
+async def claim_common(store: Store, count: int) -> Common:
+    """Create and claim the common runs."""
     for number in range(count):
         await store.create(f"common-{number}", created("common"), actor="test")
     await store.register(WorkerRow(id="common", agents={"common": ("1",)}), lease=LEASE)
@@ -48,7 +48,7 @@ async def common(store: Store, count: int) -> Common:
 
 
 def make_rows(url: str) -> None:
-    """Make the caller's own table, in the file or in the schema that the address names."""
+    """Create the caller's own table in the store at this URL."""
     if url.startswith(SQLITE):
         apsw.Connection(url.removeprefix(SQLITE)).execute(MAKE)
         return
@@ -57,7 +57,7 @@ def make_rows(url: str) -> None:
 
 
 def rows(url: str) -> list[str]:
-    """What is in the caller's own table, where every id can be only once."""
+    """Return the ids in the caller's own table, where ids are unique."""
     if url.startswith(SQLITE):
         return [str(id) for (id,) in apsw.Connection(url.removeprefix(SQLITE)).execute("SELECT id FROM mine")]
     with psycopg.connect(_server(url), autocommit=True) as db:
@@ -65,22 +65,22 @@ def rows(url: str) -> list[str]:
 
 
 def created(agent: str) -> b.RunCreated:
-    """A run."""
+    """Return the first event of a run."""
     return b.RunCreated(agent=agent, agent_version="1", input=inline(None))
 
 
 def recorded(mark: str) -> b.ValueRecorded:
-    """An owner's event that bears a mark."""
+    """Return an owner's event with a mark."""
     return b.ValueRecorded(name=mark, value=inline("x" * 100))
 
 
 def signalled(mark: str) -> b.SignalReceived:
-    """A command that bears a mark."""
+    """Return a command with a mark."""
     return b.SignalReceived(command=mark, signal="go", value=inline(None))
 
 
 class Load:
-    """One writer, with several tasks; its marks begin with its name."""
+    """One writer with several tasks. Its marks start with its name."""
 
     def __init__(self, store: Store, name: str, common: Common, *, kinds: Sequence[str] = EVERYTHING) -> None:
         self._store, self._name, self._common, self._kinds = store, name, common, kinds
@@ -89,23 +89,23 @@ class Load:
         self._number = 0
         self._moved = asyncio.Event()
         self.done: Counter[str] = Counter()
-        """How much of each kind was done."""
+        """Number of completed writes per kind."""
         self.lost = 0
-        """How often a caller was told that nobody knows."""
+        """Number of ConnectionLost errors."""
         self.marks: set[str] = set()
-        """What must be found exactly once: everything that was acknowledged."""
+        """Marks of all acknowledged writes, each of which must be found exactly once."""
         self.rows: set[str] = set()
-        """What must be found in the caller's own table."""
+        """Ids that must be found in the caller's own table."""
 
     async def begin(self) -> None:
-        """Look at the common runs, and come as a worker."""
+        """Read the heads of the common runs, and register as a worker."""
         for run in self._common.runs:
             self._heads[run] = (await self.sure(lambda: self._store.get(run))).head  # noqa: B023
         worker = WorkerRow(id=self._name, agents={f"of-{self._name}": ("1",)})
         await self.sure(lambda: self._store.register(worker, lease=LEASE))
 
     async def run(self, go_on: Callable[[], bool], *, tasks: int = 8) -> None:
-        """Work with several tasks, while `go_on`."""
+        """Work with several tasks while `go_on` returns True."""
         await self.begin()
         async with asyncio.TaskGroup() as group:
             for _ in range(tasks):
@@ -120,69 +120,69 @@ class Load:
             self._moved.set()
 
     async def more(self, count: int) -> None:
-        """Wait until so much more was done."""
+        """Wait until `count` more writes are done."""
         wanted = self.done.total() + count
         while self.done.total() < wanted:
             self._moved.clear()
             await self._moved.wait()
 
     async def sure(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Repeat what raised ConnectionLost, as it was."""
+        """Repeat a call that raised ConnectionLost, unchanged."""
         while True:
             try:
                 return await work()
             except ConnectionLost:
                 self.lost += 1
 
-    # What is done; each says which marks it left
+    # Kinds of writes; each returns its marks
 
     async def append(self, mark: str) -> set[str]:
-        """One event."""
+        """Append one event."""
         await self._extend([self._any()], (mark,))
         return {mark}
 
     async def two_runs(self, mark: str) -> set[str]:
-        """Two events in two runs, in any order."""
+        """Append two events to two runs, in any order."""
         marks = (f"{mark}-a", f"{mark}-b")
         await self._extend(self._chance.sample(self._common.runs, 2), marks)
         return set(marks)
 
-    async def tell(self, mark: str) -> set[str]:
-        """One command."""
+    async def command(self, mark: str) -> set[str]:
+        """Send one command."""
         run = self._any()
         await self.sure(lambda: self._store.send_commands(run, signalled(mark), actor=self._name))
         return {mark}
 
-    async def append_and_tell(self, mark: str) -> set[str]:
-        """An event in one run and a command to another."""
+    async def append_and_command(self, mark: str) -> set[str]:
+        """Append an event to one run and send a command to another."""
         run, other = self._chance.sample(self._common.runs, 2)
         await self._extend(
-            [run], (mark,), SendCommands(run=other, bodies=(signalled(f"{mark}-told"),), actor=self._name)
+            [run], (mark,), SendCommands(run=other, bodies=(signalled(f"{mark}-commanded"),), actor=self._name)
         )
-        return {mark, f"{mark}-told"}
+        return {mark, f"{mark}-commanded"}
 
     async def create(self, mark: str) -> set[str]:
-        """A run."""
+        """Create a run."""
         await self.sure(lambda: self._store.create(mark, created("created"), actor=self._name))
         return {mark}
 
     async def append_and_create(self, mark: str) -> set[str]:
-        """A run calls another."""
+        """Append an event and create a run in one write."""
         called = Create(run=f"{mark}-called", bodies=(created("created"),), actor=self._name)
         await self._extend([self._any()], (mark,), called)
         return {mark, f"{mark}-called"}
 
     async def claim(self, mark: str) -> set[str]:
-        """A run is made, and this worker gets it: the claim says so or, if its reply was lost, a renewal."""
+        """Create a run and claim it. If the reply of the claim is lost, a renewal shows the run."""
         await self.sure(lambda: self._store.create(mark, created(f"of-{self._name}"), actor=self._name))
         held: dict[str, int] = {}
-        while mark not in held:  # another task's claim may get this one, and mine another's
+        while mark not in held:  # tasks may claim each other's runs
             await self.sure(lambda: self._store.claim(self._name, limit=1))
             held = (await self.sure(lambda: self._store.renew(self._name, lease=LEASE))).held
         return {mark, f"{mark}@claimed"}
 
     async def transact(self, mark: str) -> set[str]:
-        """A row of the caller's own, and an event about it."""
+        """Write a row of the caller and an event in one transaction."""
         run, lost = self._any(), self.lost
 
         def work(connection: Any) -> tuple[Sequence[AnyBody], Sequence[Blob]]:
@@ -196,7 +196,7 @@ class Load:
             )
             self._know(run, done.events[-1].event.head)
         except psycopg.errors.UniqueViolation:
-            assert self.lost > lost, "the store itself did it twice"
+            assert self.lost > lost, "the store wrote the row twice"
         self.rows.add(mark)
         return {mark}
 
@@ -227,7 +227,7 @@ class Load:
 
 
 async def check(store: Store, marks: set[str]) -> None:
-    """Every mark is there exactly once and there is no other; every chain and every row is intact."""
+    """Check that each mark is found exactly once, that there are no others, and that all chains and rows are intact."""
     found: Counter[str] = Counter()
     before: int | None = None
     while True:
@@ -237,9 +237,9 @@ async def check(store: Store, marks: set[str]) -> None:
         before = page.next
         if before is None:
             break
-    assert found.keys() - marks == set(), "nobody was told of these"
-    assert marks - found.keys() == set(), "these are lost"
-    assert [mark for mark, times in found.items() if times > 1] == [], "these are doubled"
+    assert found.keys() - marks == set(), "marks that were never acknowledged"
+    assert marks - found.keys() == set(), "lost marks"
+    assert [mark for mark, times in found.items() if times > 1] == [], "doubled marks"
 
 
 async def _marks(store: Store, run: str) -> list[str]:
@@ -260,6 +260,6 @@ async def _marks(store: Store, run: str) -> list[str]:
 
 
 def _server(url: str) -> str:
-    """An address as psycopg knows it."""
+    """Return the URL without the parameters of limpet."""
     parts = [part for part in url.partition("?")[2].split("&") if part and not part.startswith("schema=")]
     return "?".join([url.partition("?")[0], "&".join(parts)])

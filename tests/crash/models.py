@@ -1,4 +1,4 @@
-"""Agents that a model drives over HTTP, what the model says, and the processes that drive them and are killed."""
+"""LLM agents over HTTP, the replies of their model, and the processes that run them and are killed."""
 
 import asyncio
 import importlib
@@ -16,17 +16,17 @@ from typing import Any, Self
 from pydantic import BaseModel
 
 import limpet
-from tests.crash.agents import Here, found, lay_fuse, post
+from tests.crash.agents import ProcessState, found, install_kill, post
 from tests.servers.openai_server import Answer, call
 
-__all__ = ["DISK", "SUPPORT", "Nursery", "Report", "agents_of", "nurse", "says"]
+__all__ = ["DISK", "SUPPORT", "ProcessForker", "Report", "agents_of", "fork_processes", "scripted_answer"]
 
 OFTEN = 0.005
-"""Seconds between two looks of the process that begins others."""
+"""Seconds between two polls of the process that forks others."""
 
 
 class Report(BaseModel):
-    """What the one who mends disks says in the end."""
+    """The output of the disk agent."""
 
     fixed: bool
     what: str
@@ -80,7 +80,7 @@ def was_sent(run: str, text: str) -> limpet.Done[str] | None:
 
 
 async def check(run: limpet.Run, order: str) -> str:
-    """Checks an order, and takes a note of it."""
+    """Check an order."""
     await run.step(models_order, order)
     return f"{order} is fine"
 
@@ -106,8 +106,8 @@ SUPPORT: Sequence[Any] = (
 )
 
 
-def says(request: dict[str, Any]) -> Answer:
-    """What the model says: by what the run is about, and how much was said."""
+def scripted_answer(request: dict[str, Any]) -> Answer:
+    """Choose the reply by the run's kind and its turn."""
     texts = [each["content"] for each in request["messages"] if each["role"] == "user"]
     match = re.match(r"(\S+) \((disk|support)\)", texts[0])
     assert match is not None
@@ -119,14 +119,16 @@ def says(request: dict[str, Any]) -> Answer:
 
 
 def _args(name: str, args: dict[str, Any], run: str) -> dict[str, Any]:
-    """The tools of these tests take the run that they act for."""
+    """Add the run to the arguments of this module's tools."""
     plain = {key: run if value == "RUN" else value for key, value in args.items()}
     is_ours = name.startswith("models_") and name != "models_checker"
     return {"run": run, **plain} if is_ours else plain
 
 
 def agents_of(kind: str, run: str) -> list[limpet.Agent[Any, Any]]:
-    """An agent and those that it calls, in versions of the run's own: processes that drive others leave it alone."""
+    """Return an agent and its children with the run's id as their version, so that processes of other runs do not claim
+    them.
+    """
     model = "openai:scripted-1"
     if kind == "disk":
         tools: list[Any] = [models_check_disk, models_clean_logs]
@@ -147,20 +149,20 @@ def agents_of(kind: str, run: str) -> list[limpet.Agent[Any, Any]]:
     return [support, checker]
 
 
-# What processes do
+# Process functions
 
 
-async def drive(url: str, port: int, server: str, kind: str, run: str, where: str) -> None:
-    """Drive a run to its end, or until this process comes to where it is to be killed."""
-    Here.port, os.environ["OPENAI_BASE_URL"] = port, server
+async def run_agent(url: str, port: int, server: str, kind: str, run: str, where: str) -> None:
+    """Run an agent to its end, or until this process reaches the place where it is killed."""
+    ProcessState.port, os.environ["OPENAI_BASE_URL"] = port, server
     agent, *others = agents_of(kind, run)
-    lay_fuse(where)
+    install_kill(where)
     async with limpet.open(url, agents=[agent, *others], worker=limpet.Worker(lease="1h")) as app:
         await app.run(agent, f"{run} ({kind}): please help", id=run)
 
 
-def nurse(pipe: Connection) -> None:
-    """Begin processes like this one, which has imported everything, and tell how they ended."""
+def fork_processes(pipe: Connection) -> None:
+    """Fork processes from this one, which has imported everything, and report their exit codes."""
     importlib.import_module("openai.resources.chat.completions")
     pipe.send("ready")
     children: dict[int, int] = {}
@@ -173,35 +175,35 @@ def nurse(pipe: Connection) -> None:
                 return
             pid = os.fork()
             if not pid:
-                _live(order[1:])
+                _run_child(order[1:])
             children[pid] = order[0]
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 pipe.send((children.pop(ended[0]), os.waitstatus_to_exitcode(ended[1])))
 
 
-def _live(order: Sequence[Any]) -> None:
+def _run_child(order: Sequence[Any]) -> None:
     code = 1
     try:
-        asyncio.run(drive(*order))
+        asyncio.run(run_agent(*order))
         code = 0
     finally:
         os._exit(code)
 
 
-class Nursery:
-    """The process that begins others, as tests see it. Use as `with`."""
+class ProcessForker:
+    """The process that forks others, as tests see it. Use as `with`."""
 
     def __enter__(self) -> Self:
         context = get_context("forkserver")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=nurse, args=(theirs,))
+        self._process = context.Process(target=fork_processes, args=(theirs,))
         self._process.start()
         theirs.close()
         assert self._pipe.recv() == "ready"
         self._waiting: dict[int, Future[int]] = {}
         self._number = 0
-        self._listening = Thread(target=self._listen, name="nursery", daemon=True)
+        self._listening = Thread(target=self._listen, name="forker", daemon=True)
         self._listening.start()
         return self
 
@@ -212,7 +214,7 @@ class Nursery:
         self._pipe.close()
 
     async def ended(self, *order: Any) -> int:
-        """How a process ended that does this."""
+        """Run a process and return its exit code."""
         self._number += 1
         self._waiting[self._number] = ended = Future[int]()
         self._pipe.send((self._number, *order))

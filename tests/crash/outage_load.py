@@ -1,4 +1,4 @@
-"""A load of runs under which a database fails, and what must be true when it is well again."""
+"""A load of runs during outages, and the checks after them."""
 
 import asyncio
 from collections import Counter
@@ -10,19 +10,19 @@ __all__ = ["Walkers"]
 
 @limpet.tool(effect="once")
 async def put_down(run: str, step: int) -> int:
-    """An effect that must not happen twice."""
+    """Record an effect that must not happen twice."""
     Walkers.here.seen(run, step)
     return step
 
 
 @limpet.agent()
 async def walk(run: limpet.Run, steps: int) -> int:
-    """Some effects, one after the other."""
+    """Run some effects one after the other."""
     return sum([await run.step(put_down, run.id, step) for step in range(steps)])
 
 
 class Walkers:
-    """Runs of one app, each of some steps."""
+    """Runs of one app with several steps each."""
 
     here: "Walkers"
     agents = (walk,)
@@ -35,25 +35,25 @@ class Walkers:
         Walkers.here = self
 
     def seen(self, run: str, step: int) -> None:
-        """An effect was done."""
+        """Count an effect."""
         self._done[run, step] += 1
         self._moved.set()
 
     async def start(self) -> None:
-        """Start as many runs again."""
+        """Start another batch of runs."""
         runs = [f"w{self._started + 1}-{n}" for n in range(self._runs)]
         await asyncio.gather(*(self._app.start(walk, self._steps, id=run) for run in runs))
         self._started += 1
 
     async def more(self, effects: int) -> None:
-        """Wait until so many more effects were done."""
+        """Wait until this many more effects are done."""
         until = self._done.total() + effects
         while self._done.total() < until:
             self._moved.clear()
             await self._moved.wait()
 
     async def arrive(self) -> None:
-        """Require that every run completes by itself, with every effect once, and a log that can be verified."""
+        """Check that every run completes without help, with every effect once and an intact log."""
         runs = [f"w{batch}-{n}" for batch in range(1, self._started + 1) for n in range(self._runs)]
         for run in runs:
             handle = await self._app.get(run, walk)

@@ -1,4 +1,4 @@
-"""Processes for the crash tests, forked from one that has imported everything: a hundred of them cost little."""
+"""Processes for crash tests, forked from one that has imported everything, which makes them cheap."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -6,10 +6,10 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
-__all__ = ["Child", "Job", "begin_all"]
+__all__ = ["Child", "Job", "start_all"]
 
 Job = Callable[..., Coroutine[Any, Any, None]]
-"""What a process does: it gets its end of a pipe, and arguments."""
+"""The function of a process: it gets its end of a pipe, and arguments."""
 _CONTEXT = get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.crash.jobs"])
 
@@ -23,30 +23,30 @@ class Child:
         self._process.start()
         theirs.close()
 
-    def hear(self) -> Any:
-        """The next thing that it says; raises EOFError if it has ended."""
+    def receive(self) -> Any:
+        """Return the next message of the process; raises EOFError if it has ended."""
         return self.pipe.recv()
 
-    def tell(self, what: object) -> None:
-        """Say something to it."""
+    def send(self, what: object) -> None:
+        """Send a message to the process."""
         self.pipe.send(what)
 
     def kill(self) -> None:
-        """Kill it, and wait for its end."""
+        """Kill the process, and wait for its end."""
         self._process.kill()
         self._process.join()
 
     def end(self) -> int | None:
-        """Wait for its end; how it ended: 0 if all was well, a negative number if it was killed."""
+        """Wait for the end of the process, and return its exit code, which is negative if it was killed."""
         self._process.join()
         return self._process.exitcode
 
 
-def begin_all(jobs: list[tuple[Any, ...]]) -> list[Child]:
-    """Begin jobs at once, and wait until all of them say that they are ready."""
+def start_all(jobs: list[tuple[Any, ...]]) -> list[Child]:
+    """Start jobs concurrently, and wait until all are ready."""
     children = [Child(*job) for job in jobs]
     for child in children:
-        assert child.hear() == "ready"
+        assert child.receive() == "ready"
     return children
 
 

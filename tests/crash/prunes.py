@@ -1,9 +1,9 @@
-"""Runs that are pruned while others go on: agents whose tools leave traces in files, and what processes do there."""
+"""Runs that are pruned while others continue: agents whose tools write traces to files, and process functions."""
 
 import asyncio
 import json
 import os
-import random  # noqa: TID251 - what is done where
+import random  # noqa: TID251 - seeded choices
 from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -13,12 +13,12 @@ from typing import Any, Literal
 import limpet
 from limpet.events import Head
 from limpet.stores import Store
-from tests.crash.agents import lay_fuse
+from tests.crash.agents import install_kill
 
 __all__ = ["BIG", "Folder", "fork", "keeper", "keepers", "prune", "work"]
 
 BIG = 20_000
-# Runs at once, and forks of forks.
+# Maximum number of concurrent runs, and depth of nested forks.
 ENOUGH = 12
 DEEPEST = 3
 REFUSED = (limpet.NotFound, limpet.WrongState, limpet.IdConflict, limpet.InvalidArgument, limpet.StoreBusy)
@@ -27,13 +27,13 @@ EFFECTS: tuple[Effects, ...] = ("ask", "ask", "stub", "live")
 
 
 class Folder:
-    """Where traces are left: whoever is killed right after has left them all the same."""
+    """The folder for traces, which survive a kill."""
 
     path = Path()
 
     @classmethod
     def leave(cls, *where: str, line: str = "done") -> None:
-        """A line more in a file."""
+        """Append a line to a file."""
         path = cls.path.joinpath(*where)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
@@ -41,14 +41,14 @@ class Folder:
 
     @classmethod
     def found(cls, *where: str) -> list[str]:
-        """What is in a file."""
+        """Return the lines of a file."""
         path = cls.path.joinpath(*where)
         return path.read_text().splitlines() if path.exists() else []
 
 
 @limpet.tool(effect="none")
 def prunes_look(life: str, run: str, what: str) -> str:
-    """Something big, which all runs get."""
+    """Return something big that all runs share."""
     Folder.leave("reads", life, run, what)
     return what * BIG
 
@@ -66,13 +66,13 @@ def prunes_was_mailed(life: str, run: str) -> limpet.Done[str] | None:
 
 @limpet.tool(effect="idempotent")
 def prunes_pay(life: str, run: str) -> str:
-    """The last that a run does; whoever is paid knows the key."""
+    """Pay, as the last step of a run, and record the idempotency key."""
     Folder.leave("pays", life, run, line=limpet.idempotency_key())
     return "paid"
 
 
 class Broken(Exception):
-    """Until somebody mends it."""
+    """Raised until the test fixes the cause."""
 
 
 @limpet.tool(effect="idempotent", not_applied=(Broken,))
@@ -92,7 +92,7 @@ async def child(run: limpet.Run, life: str) -> str:
 
 @limpet.agent(name="prunes_keeper")
 async def keeper(run: limpet.Run, order: str) -> str:
-    """Looks and mails, then asks, fails or calls, and pays at last."""
+    """Look and mail; then ask, fail or call; then pay."""
     life, kind = order.split()
     await run.step(prunes_look, life, run.id, "x")
     await run.step(prunes_mail, life, run.id)
@@ -110,24 +110,24 @@ async def keeper(run: limpet.Run, order: str) -> str:
 keepers: tuple[limpet.Agent[Any, Any], ...] = (keeper, child)
 
 
-# What processes do
+# Process functions
 
 
 async def work(pipe: Connection, url: str, folder: str, where: str) -> None:
-    """Drive runs until told to go, or killed."""
+    """Run a worker until told to stop, or killed."""
     Folder.path = Path(folder)
-    lay_fuse(where)
+    install_kill(where)
     async with limpet.open(url, agents=keepers, worker=limpet.Worker(lease="1h")):
         pipe.send("ready")
         await asyncio.to_thread(pipe.recv)
 
 
 async def prune(pipe: Connection, url: str, folder: str, where: str) -> None:
-    """Prune what has ended, at once and again and again, until told to go, or killed; into an archive, or not."""
+    """Prune ended runs repeatedly until told to stop, or killed, with or without an archive."""
     Folder.path = Path(folder)
     archive = Folder.path / "archive" if random.Random(where).random() < 0.7 else None
-    lay_fuse(where)
-    _witness("pruned" if archive is None else "archived")
+    install_kill(where)
+    _record_prunes("pruned" if archive is None else "archived")
     async with limpet.open(url, worker=False) as app:
         pipe.send("ready")
         stop = asyncio.create_task(asyncio.to_thread(pipe.recv))
@@ -136,11 +136,11 @@ async def prune(pipe: Connection, url: str, folder: str, where: str) -> None:
             await app.store.collect_blobs(grace=0)
 
 
-def _witness(name: str) -> None:
-    """What is about to be deleted is written down before, and whether it was after."""
+def _record_prunes(name: str) -> None:
+    """Record what is about to be deleted, and what was deleted."""
     real = Store.prune
 
-    async def told(self: Store, runs: Mapping[str, Head]) -> bool:
+    async def recorded(self: Store, runs: Mapping[str, Head]) -> bool:
         heads = [[run, head.seq, head.hash.hex()] for run, head in runs.items()]
         Folder.leave("pruning", line=json.dumps(heads))
         done = await real(self, runs)
@@ -148,13 +148,13 @@ def _witness(name: str) -> None:
             Folder.leave(name, line=json.dumps(heads))
         return done
 
-    Store.prune = told  # type: ignore[method-assign]
+    Store.prune = recorded  # type: ignore[method-assign]
 
 
 async def fork(pipe: Connection, url: str, folder: str, where: str) -> None:
-    """Fork whatever is there, at any step, and export it, until told to go, or killed."""
+    """Fork random runs at random steps, and export them, until told to stop, or killed."""
     Folder.path = Path(folder)
-    lay_fuse(where)
+    install_kill(where)
     chance = random.Random(where)
     async with limpet.open(url, worker=False) as app:
         pipe.send("ready")
@@ -163,7 +163,7 @@ async def fork(pipe: Connection, url: str, folder: str, where: str) -> None:
             there = [each.id for each in await app.runs(last=20) if each.agent == keeper.name]
             runs = [run for run in there if run.count(".") < DEEPEST]
             if not runs or len(there) >= ENOUGH:
-                await asyncio.sleep(0.01)  # noqa: TID251 - others have enough to do
+                await asyncio.sleep(0.01)  # noqa: TID251 - the workers have enough to do
                 continue
             with suppress(*REFUSED):
                 run = chance.choice(runs)

@@ -1,4 +1,4 @@
-"""Agents that ask, tell, call and hand over, and what processes do about them that are killed."""
+"""Agents that ask, notify, call and hand off, and the functions of processes that are killed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -13,9 +13,9 @@ from limpet.clock import SystemClock
 from limpet.ids import RandomIds
 from limpet.service.app import App
 from limpet.service.settings import Settings
-from tests.crash.agents import Here, lay_fuse, post
+from tests.crash.agents import ProcessState, install_kill, post
 
-__all__ = ["Shifted", "Verdict", "agents_of", "answer", "drive", "opened", "race", "visit"]
+__all__ = ["Shifted", "Verdict", "agents_of", "answer", "opened", "race", "run_clerk", "visit"]
 
 LINGER = 20_000
 APPROVALS = limpet.Approvals("external_action", to=["parent"], expires="1h", valid="1h")
@@ -23,14 +23,14 @@ PATIENT = limpet.Approvals("external_action", to=["parent"])
 
 
 class Verdict(BaseModel):
-    """What a person says in more than one word."""
+    """A structured answer of a person."""
 
     is_fine: bool
     why: str
 
 
 class Shifted(SystemClock):
-    """The machine's clock, some time later."""
+    """The system clock with an offset."""
 
     def __init__(self, off: int = 0) -> None:
         self.off = off
@@ -62,7 +62,7 @@ def people_pay(run: str, said: str) -> str:
 
 
 async def asker(run: limpet.Run, kind: str) -> str:
-    """Asks in one of three ways, when it is told to, between two effects."""
+    """Ask in one of three ways after a signal, between two effects."""
     await run.step(people_begin, run.id)
     await run.receive("go", bool)
     try:
@@ -79,7 +79,7 @@ async def asker(run: limpet.Run, kind: str) -> str:
 
 
 async def patient(run: limpet.Run, order: str) -> str:
-    """Does and decides a few things, and asks before it goes on."""
+    """Run steps and decide, then ask for approval."""
     await run.patch(goal=f"settle {order}", facts={"customer": "ann"})
     await run.step(people_begin, run.id)
     await run.step(people_look, run.id)
@@ -89,7 +89,7 @@ async def patient(run: limpet.Run, order: str) -> str:
 
 
 async def raced(run: limpet.Run, order: int) -> list[Any]:
-    """Returns what it is told."""
+    """Return the answer."""
     return await run.ask("which?", answer=list[Any])
 
 
@@ -104,12 +104,12 @@ async def closer(run: limpet.Run, checked: str) -> str:
 
 
 def agents_of(run: str) -> dict[str, limpet.Agent[Any, Any]]:
-    """The agents, in versions of the run's own: processes that drive other runs leave them alone."""
+    """Return the agents with the run's id as their version, so that processes of other runs do not claim them."""
     check = limpet.agent(name="checker", version=run)(checker)
     close = limpet.agent(name="closer", version=run)(closer)
 
     async def clerk(run: limpet.Run, order: str) -> str:
-        """An approval, a question, a call, a handoff."""
+        """An approval, a question, a call and a handoff."""
         await run.step(people_begin, run.id)
         paid = await run.step(people_pay, run.id, order)
         verdict = await run.ask("Is it fine?", answer=Verdict, to="parent")
@@ -133,38 +133,38 @@ def agents_of(run: str) -> dict[str, limpet.Agent[Any, Any]]:
 async def opened(
     url: str, agents: Sequence[limpet.Agent[Any, Any]] = (), *, off: int = 0, channel: str = ""
 ) -> AsyncIterator[App]:
-    """An app that is some time ahead, and does not linger."""
+    """Open an app with a clock offset that releases waiting runs quickly."""
     clock = Shifted(off)
     store = limpet.open_store(url, clock=clock)
     settings = Settings(store, clock, RandomIds(SystemClock()))
     settings.linger = LINGER
     settings.worker = limpet.Worker(lease="1000d") if agents else None
-    settings.channels = {channel: tell} if channel else {}
+    settings.channels = {channel: notify_service} if channel else {}
     async with App(settings, agents) as app:
         yield app
 
 
-async def tell(request: limpet.Request) -> None:
-    """A channel: the service is told, with the key of its delivery."""
+async def notify_service(request: limpet.Request) -> None:
+    """Notify the service of a request, with the key of the delivery."""
     await asyncio.to_thread(post, "tell", f"/keyed/told/{request.id}", limpet.idempotency_key())
 
 
-# What processes do
+# Process functions
 
 
 async def visit(pipe: Connection, url: str, port: int, run: str, off: int, where: str) -> None:
-    """Serve a run until this process is killed: from outside, or where it is to be."""
-    Here.port = port
-    lay_fuse(where)
+    """Serve a run until this process is killed, from outside or at a place."""
+    ProcessState.port = port
+    install_kill(where)
     async with opened(url, [*agents_of(run).values()], off=off):
         pipe.send("ready")
         await asyncio.to_thread(pipe.recv)
 
 
-async def drive(pipe: Connection, url: str, port: int, run: str, where: str) -> None:
-    """Drive a clerk's run to its end, and everything that it set to work; or come to where this process is killed."""
-    Here.port, agents = port, agents_of(run)
-    lay_fuse(where)
+async def run_clerk(pipe: Connection, url: str, port: int, run: str, where: str) -> None:
+    """Run a clerk and everything that it calls to the end, or until this process is killed at a place."""
+    ProcessState.port, agents = port, agents_of(run)
+    install_kill(where)
     pipe.send("ready")
     async with opened(url, [*agents.values()], channel=f"own-{run}") as app:
         await app.run(agents["clerk"], "o1", id=run)
@@ -174,8 +174,8 @@ async def drive(pipe: Connection, url: str, port: int, run: str, where: str) -> 
 
 
 async def answer(pipe: Connection, url: str, run: str, off: int, where: str) -> None:
-    """Say what a person is shown, and approve it."""
-    lay_fuse(where)
+    """Report what a request shows, and approve it."""
+    install_kill(where)
     pipe.send("ready")
     async with opened(url, off=off) as app:
         [request] = await app.inbox(run=run)
@@ -185,7 +185,7 @@ async def answer(pipe: Connection, url: str, run: str, off: int, where: str) -> 
 
 
 async def race(pipe: Connection, url: str, barrier: Any, name: str) -> None:
-    """Answer what somebody else answers at the same moment; say which were taken, and else whose was."""
+    """Answer requests at the same moment as another process; report for each "won", or the answer that was first."""
     async with opened(url) as app:
         pipe.send("ready")
         while requests := await asyncio.to_thread(pipe.recv):

@@ -1,4 +1,4 @@
-"""Blobs are collected while eight processes use them again and again: no event refers to what is not there."""
+"""Blob collection while eight processes reuse content: no event refers to a missing blob."""
 
 from pathlib import Path
 
@@ -10,24 +10,24 @@ from limpet.events import bodies as b
 from limpet.journal import verify_run
 from limpet.stores import Store
 from tests.crash.jobs import collect, reuse
-from tests.crash.processes import begin_all
+from tests.crash.processes import start_all
 
 WRITERS = 8
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-async def test_what_is_referred_to_is_never_collected(
+async def test_a_blob_in_use_is_never_collected(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, full: bool
 ) -> None:
-    """20,000 events with --full, else 400, on contents that all share; the collector leaves no time at all."""
+    """20,000 events with --full, otherwise 400, on shared contents. The collector has no grace period."""
     url = f"sqlite:///{tmp_path / 'limpet.db'}" if kind == "sqlite" else request.getfixturevalue("postgres_schema")
     count = (20_000 if full else 400) // WRITERS
-    collector, *writers = begin_all([(collect, url), *((reuse, url, f"run-{n}", count) for n in range(WRITERS))])
+    collector, *writers = start_all([(collect, url), *((reuse, url, f"run-{n}", count) for n in range(WRITERS))])
     for writer in writers:
-        writer.tell("go")
-    assert [writer.hear() for writer in writers] == ["done"] * WRITERS
-    collector.tell("stop")
-    collected = collector.hear()
+        writer.send("go")
+    assert [writer.receive() for writer in writers] == ["done"] * WRITERS
+    collector.send("stop")
+    collected = collector.receive()
 
     assert [each.end() for each in (collector, *writers)] == [0] * (WRITERS + 1)
     print(f"collected {collected} blobs meanwhile")
@@ -35,11 +35,11 @@ async def test_what_is_referred_to_is_never_collected(
         found = [await outputs(store, f"run-{place}") for place in range(WRITERS)]
         assert [len(each) for each in found] == [count] * WRITERS
         for payload in {payload.blob: payload for each in found for payload in each}.values():
-            await store.unpack(payload)  # it raises unless the content is the one that the name says
+            await store.unpack(payload)  # raises unless the content matches its hash
 
 
 async def outputs(store: Store, run: str) -> list[Payload]:
-    """The outputs of a run, whose log and rows are intact."""
+    """Return the outputs of a run after checking its log and rows."""
     await verify_run(store, run)
     assert await store.check_rows(run) == []
     bodies = [store.decode(event) async for event in store.log(run)]

@@ -1,4 +1,4 @@
-"""SQLite on a disk that fails, and is well again: everything goes on by itself, and nothing is lost."""
+"""SQLite on a failing disk: runs continue after the failure, and nothing is lost."""
 
 import os
 import subprocess
@@ -15,30 +15,27 @@ from tests.servers.disk import ROOT, fill, run_on_faulty_disk, small_disk
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_runs_go_on_whichever_write_or_sync_fails(tmp_path: Path, fault: str, full: bool) -> None:
-    """No space or an error at each of up to 300 writes with --full, else at 6; or at each sync."""
+def test_runs_continue_after_any_failed_write_or_sync(tmp_path: Path, fault: str, full: bool) -> None:
+    """No space or an I/O error at each of up to 300 writes or syncs with --full, otherwise at 6."""
     places = range(1, 301) if full else range(2, 76, 13) if fault != "fsync" else range(1, 22, 4)
     met = run_on_faulty_disk(tmp_path, "tests.crash.disk", "each", fault, places.start, places.stop, places.step)
     print(f"{fault}: {met.strip()} of {len(places)} were met")
     assert int(met) >= (12 if full else 3)
 
 
-def test_runs_go_on_after_failures_at_random(tmp_path: Path, full: bool) -> None:
-    """500 failures with --full, else 30, under load."""
+def test_runs_continue_after_random_disk_failures(tmp_path: Path, full: bool) -> None:
+    """500 failures with --full, otherwise 30, under load."""
     print(run_on_faulty_disk(tmp_path, "tests.crash.disk", "chance", 500 if full else 30))
 
 
-def test_nothing_is_acknowledged_after_a_failed_sync_before_everything_is_synced(tmp_path: Path) -> None:
-    """Neither to who wrote it nor to who reads; once the database is synced, it goes on, and nothing is there twice."""
+def test_nothing_is_acknowledged_between_a_failed_sync_and_the_next_full_sync(tmp_path: Path) -> None:
+    """Neither to writers nor to readers. After the sync the store continues, and no run exists twice."""
     assert run_on_faulty_disk(tmp_path, "tests.crash.disk", "unsynced").split() == ["3"]
 
 
 @pytest.mark.parametrize("healing", ["60s", "10ms"])
-async def test_runs_go_on_when_there_is_space_again(healing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that is really full stops every run; when there is space, they complete in the same process.
-
-    So they do after it was full for longer than a worker would wait.
-    """
+async def test_runs_continue_when_a_full_disk_has_space_again(healing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They complete in the same process, even if the disk was full for longer than LIMPET_HEALING."""
     monkeypatch.setenv("LIMPET_HEALING", healing)
     with small_disk("8m") as folder:
         url = f"sqlite:///{folder}/limpet.db"
@@ -59,14 +56,14 @@ async def test_runs_go_on_when_there_is_space_again(healing: str, monkeypatch: p
 
 
 async def use_up(store: Store) -> None:
-    """Write until it is refused; the log may have had some space left."""
+    """Write until the disk is full; the log may have some space left."""
     while True:
         await store.put_blob(os.urandom(65536))
 
 
 @pytest.mark.parametrize("what", ["full", "deleted"])
-def test_a_worker_that_cannot_go_on_ends(what: str) -> None:
-    """A disk that stays full, or a file that was deleted: the process ends with an error, for its supervisor to see."""
+def test_a_worker_exits_if_its_store_stays_unusable(what: str) -> None:
+    """A disk that stays full or a deleted file: the process exits with 1, for its supervisor."""
     with small_disk("8m") as folder:
         env = {**os.environ, "LIMPET_URL": f"sqlite:///{folder}/limpet.db", "LIMPET_HEALING": "300ms"}
         command = [

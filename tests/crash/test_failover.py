@@ -1,4 +1,4 @@
-"""A standby becomes the primary: a store goes on there, never again at the old one, and sees if it was behind."""
+"""Failover to a standby: the store continues there, refuses the old primary, and detects a standby that was behind."""
 
 import asyncio
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from limpet.errors import StaleServer, Tampered
 from limpet.stores import Store
 from limpet.stores.postgres import PostgresBackend
 from tests.crash.jobs import extend, own
-from tests.crash.load import Common, Load, check, common, created, recorded, signalled
+from tests.crash.load import Common, Load, check, claim_common, created, recorded, signalled
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
 
@@ -20,21 +20,21 @@ Pair = tuple[PostgresServer, PostgresServer]
 
 @pytest.fixture
 def pair(server: PostgresServer) -> Iterator[Pair]:
-    """A primary and a standby that follows it."""
+    """A primary and its standby."""
     with ExitStack() as stack:
         standby = server.standby()
         stack.push(standby)
         yield server, standby
 
 
-async def test_a_store_goes_on_at_the_new_primary_and_refuses_the_old_one(pair: Pair) -> None:
-    """Nothing is written at the old primary, which still lives, and nothing that was acknowledged is lost."""
+async def test_a_store_continues_at_the_new_primary_and_refuses_the_old_one(pair: Pair) -> None:
+    """Nothing is written to the old primary, which still runs, and no acknowledged write is lost."""
     primary, standby = pair
     with Proxy(primary.port) as proxy:
         async with Store(PostgresBackend(PostgresServer.url_at(proxy.port), patience=0.2), patience=0.2) as store:
-            shared = await common(store, 12)
+            shared = await claim_common(store, 12)
             first = await load(store, "first", shared)
-            caught_up(primary, standby)
+            wait_for_standby(primary, standby)
             standby.promote()
             proxy.lead_to(standby.port)
             second = await load(store, "second", shared)
@@ -59,14 +59,14 @@ async def test_a_store_goes_on_at_the_new_primary_and_refuses_the_old_one(pair: 
             await check(store, first | second | third)
 
 
-async def test_a_standby_that_was_behind_is_found_out(pair: Pair) -> None:
-    """Events that were acknowledged are lost with the primary: their writer is told so, and nothing is written."""
+async def test_a_standby_that_lost_acknowledged_events_is_detected(pair: Pair) -> None:
+    """The writer gets Tampered, and nothing is written."""
     primary, standby = pair
     with Proxy(primary.port) as proxy:
         async with Store(PostgresBackend(PostgresServer.url_at(proxy.port), patience=0.2), patience=0.2) as store:
             head, fence = await own(store, "r1")
             head = await extend(store, "r1", head, fence, recorded("kept"))
-            caught_up(primary, standby)
+            wait_for_standby(primary, standby)
             standby.stop()
             for number in range(3):
                 head = await extend(store, "r1", head, fence, recorded(f"lost-{number}"))
@@ -82,24 +82,24 @@ async def test_a_standby_that_was_behind_is_found_out(pair: Pair) -> None:
 
 
 def never(connection: object) -> NoReturn:
-    """Work that is not begun."""
-    pytest.fail("it was begun")
+    """Fail the test if this is called."""
+    pytest.fail("the work was started")
 
 
 async def load(store: Store, name: str, shared: Common) -> set[str]:
-    """Some of what can be repeated after a loss; what must be found of it."""
-    load, places = Load(store, name, shared, kinds=("append", "two_runs", "tell", "create")), iter(range(20))
+    """Run writes that can be repeated after a loss, and return their marks."""
+    load, places = Load(store, name, shared, kinds=("append", "two_runs", "command", "create")), iter(range(20))
     await load.run(lambda: next(places, None) is not None)
     return load.marks
 
 
-def caught_up(primary: PostgresServer, standby: PostgresServer) -> None:
-    """Wait until the standby has everything that the primary has written."""
+def wait_for_standby(primary: PostgresServer, standby: PostgresServer) -> None:
+    """Wait until the standby has replayed everything that the primary has written."""
     [(written,)] = primary.sql("SELECT pg_current_wal_flush_lsn()")
     while standby.sql(f"SELECT pg_last_wal_replay_lsn() >= '{written}'") != [(True,)]:
         pass
 
 
 def events_at(server: PostgresServer) -> list[tuple[object, ...]]:
-    """How many events there are at a server."""
+    """Return the number of events at a server."""
     return server.sql("SELECT count(*) FROM limpet.events")

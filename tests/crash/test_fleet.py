@@ -1,7 +1,7 @@
-"""Two agents in a fleet of processes on one SQLite file, and whoever is in it is killed: nothing is stuck or doubled.
+"""A fleet of processes on one SQLite file, whose members are killed: no run gets stuck, no effect happens twice.
 
-At once: two `limpet worker`, a script that starts runs, `limpet runs --watch` as JSON and as a table on a terminal, and
-a person who answers with `limpet answer` and `limpet approve`. `LIMPET_SEED=7` chooses who is killed when.
+Concurrently: two `limpet worker`, a script that starts runs, `limpet runs --watch` as JSON and on a terminal, and a
+person who uses `limpet answer` and `limpet approve`. `LIMPET_SEED=7` selects who is killed when.
 """
 
 import asyncio
@@ -25,22 +25,22 @@ from tests.interfaces.cli.run_cli import LIMPET, ROOT, Terminal, terminal
 from tests.interfaces.demo.demo_process import env_of, left_behind, plain
 
 SEED = os.environ.get("LIMPET_SEED")
-# Seconds after which nothing comes any more.
+# Seconds without progress after which the test fails.
 PATIENCE = 120
-# Of a worker: only if its death is seen does anybody go on before the test is given up.
+# Lease of a worker: longer than the test, so that runs continue only if the worker's death is detected.
 LEASE = "1h"
 ENDED = ("completed", "failed", "cancelled")
 WATCH = ("runs", "--watch", "--last", "1000")
-# What is killed, in ten kills.
+# Members killed in ten kills.
 VICTIMS = ("first", "first", "first", "second", "second", "second", "starter", "starter", "watcher", "person")
-# What is started for each kill: one of them asks.
+# Runs started for each kill; one of them asks a person.
 ORDERS = (("clerk", "ask"), ("buyer", "free")), (("clerk", "free"), ("buyer", "approve"))
-# Microseconds, at most, that somebody lives on after a run has come so far.
+# Maximum delay of a kill after a run has made progress, in microseconds.
 MOMENT = 150_000
 
 
 class Member:
-    """A process of the fleet, which is started again after it was killed; its lines are read as they come."""
+    """A process of the fleet that is restarted after it was killed. Its lines are read as they are printed."""
 
     def __init__(self, group: TaskGroup, env: dict[str, str], *words: str) -> None:
         self._group, self._env, self._words = group, env, words
@@ -49,7 +49,7 @@ class Member:
         self.process: Process | None = None
 
     async def start(self) -> None:
-        """Begin, or begin again."""
+        """Start the process, or start it again."""
         self.lines = []
         self.process = process = await asyncio.create_subprocess_exec(
             *self._words, cwd=ROOT, env=self._env, stdin=PIPE, stdout=PIPE, stderr=STDOUT
@@ -57,13 +57,13 @@ class Member:
         self._reading = self._group.create_task(self._read(process, self.lines))
 
     async def end(self, how: int) -> int:
-        """Send it a signal; how it ended."""
+        """Send a signal, and return the exit code."""
         assert self.process is not None
         send(self.process, how)
         return await self.ended()
 
     async def ended(self) -> int:
-        """How it ended, with everything read that it said."""
+        """Read all output, and return the exit code."""
         assert self.process is not None
         assert self.process.stdin is not None
         self.process.stdin.close()
@@ -72,33 +72,33 @@ class Member:
             return await self.process.wait()
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait until something is so, which its lines tell."""
+        """Wait until a condition holds that depends on its lines."""
         async with asyncio.timeout(PATIENCE), self._heard:
             await self._heard.wait_for(is_so)
 
     async def _read(self, process: Process, lines: list[str]) -> None:
         assert process.stdout is not None
         async for line in process.stdout:
-            if line.endswith(b"\n"):  # it may be killed in the middle of one
+            if line.endswith(b"\n"):  # it may be killed in the middle of a line
                 async with self._heard:
                     lines.append(line.decode().rstrip("\n"))
                     self.take(lines)
                     self._heard.notify_all()
 
     def take(self, lines: list[str]) -> None:
-        """A line has come."""
+        """Handle a new line."""
 
 
 class Worker(Member):
-    """A `limpet worker`: it logs nothing that is worse than news."""
+    """A `limpet worker` that must log nothing above INFO."""
 
     def take(self, lines: list[str]) -> None:
-        """It must not complain."""
+        """Check the level of the line."""
         assert " INFO " in lines[-1], "\n".join(lines)
 
 
 class Starter(Member):
-    """The script that starts runs: what it did not acknowledge is ordered again from the next."""
+    """The script that starts runs. Unacknowledged runs are ordered again after a restart."""
 
     def __init__(self, group: TaskGroup, env: dict[str, str]) -> None:
         super().__init__(group, env, sys.executable, "-m", "tests.crash.fleet")
@@ -106,12 +106,12 @@ class Starter(Member):
         self._ordered: dict[str, str] = {}
 
     async def start(self) -> None:
-        """Begin, with what nobody knows of."""
+        """Start, and order all unacknowledged runs again."""
         await super().start()
         self._send(run for run in self._ordered if run not in self.acknowledged)
 
     def order(self, agent: str, way: str, run: str) -> None:
-        """Let it start a run."""
+        """Order a run."""
         self._ordered[run] = f"{agent} {way} {run}\n"
         self._send([run])
 
@@ -121,28 +121,28 @@ class Starter(Member):
         self.process.stdin.write("".join(self._ordered[run] for run in runs).encode())
 
     def take(self, lines: list[str]) -> None:
-        """A run is stored."""
+        """Record an acknowledged run."""
         if lines[-1] != "ready":
             assert lines[-1] in self._ordered, "\n".join(lines)
             self.acknowledged.append(lines[-1])
 
 
 class Watcher(Member):
-    """A `limpet runs --watch --json`: what it shows of a run goes forward, and ends once."""
+    """A `limpet runs --watch --json`: a run never goes back, and ends once."""
 
     def __init__(self, group: TaskGroup, env: dict[str, str]) -> None:
         super().__init__(group, env, LIMPET, *WATCH, "--json")
         self.shown: dict[str, dict[str, Any]] = {}
         self.changes: set[tuple[str, str]] = set()
-        """Statuses that followed each other before its eyes."""
+        """Pairs of consecutive statuses that it has shown."""
 
     async def start(self) -> None:
-        """Begin, and know nothing."""
+        """Start without any known runs."""
         self.shown = {}
         await super().start()
 
     def take(self, lines: list[str]) -> None:
-        """A run has changed."""
+        """Check and record a changed run."""
         run = json.loads(lines[-1])
         before = self.shown.get(run["id"])
         if before is not None:
@@ -153,7 +153,7 @@ class Watcher(Member):
 
 
 class Person:
-    """Answers whatever is asked, each with a command; one that is killed is typed again."""
+    """Answers every request with a command; a killed command is repeated."""
 
     def __init__(self, fleet: "Fleet") -> None:
         self._fleet = fleet
@@ -162,7 +162,7 @@ class Person:
         self.answers = 0
 
     async def answer_all(self) -> None:
-        """For ever."""
+        """Answer requests forever."""
         with self._fleet.app.store.watch() as watch:
             while True:
                 requests = await self._fleet.app.inbox()
@@ -172,7 +172,7 @@ class Person:
                     await watch.changed()
 
     async def kill(self, moment: int) -> bool:
-        """Kill the command that is being typed, or the next one; whether it was still there."""
+        """Kill the current or next command; return whether it was still running."""
         async with asyncio.timeout(PATIENCE), self._began:
             await self._began.wait_for(lambda: self._typing is not None)
             typing = self._typing
@@ -182,7 +182,7 @@ class Person:
         return typing.returncode == -signal.SIGKILL
 
     async def _answer(self, request: limpet.Request) -> None:
-        words = [*await self._say(request), "--by", "ann", "--json"]
+        words = [*await self._command_for(request), "--by", "ann", "--json"]
         env = self._fleet.env
         process = await asyncio.create_subprocess_exec(LIMPET, *words, cwd=ROOT, env=env, stdout=PIPE, stderr=PIPE)
         async with self._began:
@@ -199,8 +199,8 @@ class Person:
         assert json.loads(out)["request"] == request.id
         self.answers += 1
 
-    async def _say(self, request: limpet.Request) -> list[str]:
-        """What they type; whether something was done, they ask the service."""
+    async def _command_for(self, request: limpet.Request) -> list[str]:
+        """Return the command for a request. The service knows whether an effect was applied."""
         if request.kind == "approval":
             return ["approve", request.id]
         if request.kind == "ask":
@@ -213,20 +213,22 @@ class Person:
 
 
 def send(process: Process, how: int) -> None:
-    """A signal, unless it has ended; its own method would look, and take how it ended from whoever waits for that."""
+    """Send a signal unless the process has ended. (Process.send_signal would poll, and take the exit code from its
+    waiter.)
+    """
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.kill(process.pid, how)
 
 
 async def kill(process: Process) -> None:
-    """Unless it has ended."""
+    """Kill the process unless it has ended."""
     send(process, signal.SIGKILL)
     await process.wait()
 
 
 class Fleet:
-    """All of them, on one store."""
+    """All members on one store."""
 
     def __init__(self, group: TaskGroup, app: limpet.App, service: Service, env: dict[str, str], seed: int) -> None:
         self.app, self.service, self.env = app, service, env
@@ -238,11 +240,11 @@ class Fleet:
 
     @property
     def members(self) -> dict[str, Member]:
-        """By name."""
+        """Members by name."""
         return {**self.workers, "starter": self.starter, "watcher": self.watcher}
 
     async def start(self) -> None:
-        """The store knows the agents once a worker serves them."""
+        """Start all members; the first worker saves the agents' contracts."""
         for worker in self.workers.values():
             await worker.start()
         first = self.workers["first"]
@@ -251,7 +253,7 @@ class Fleet:
         await self.watcher.start()
 
     async def work(self, kills: int) -> None:
-        """Start runs, and kill somebody about them, again and again."""
+        """Start runs and kill members, repeatedly."""
         whom = VICTIMS if kills >= len(VICTIMS) else sorted(set(VICTIMS))
         victims: list[str] = []
         for number in range(kills):
@@ -264,7 +266,7 @@ class Fleet:
             await self._kill(victims.pop(), runs)
 
     async def _kill(self, victim: str, runs: Sequence[tuple[str, str]]) -> None:
-        """Some moment after one of the new runs has come somewhere; or at once, whatever the victim is about."""
+        """Kill a member, at a random moment after one of the new runs has made progress, or immediately."""
         moment, place = self._chance.randrange(MOMENT), self._chance.randrange(len(runs) + 1)
         if victim == "person":
             self.kills += await self.person.kill(moment * 5)
@@ -278,37 +280,37 @@ class Fleet:
                 first = f"/keyed/{run}/reserve" if agent == "buyer" else f"/read/{run}/look"
                 await asyncio.to_thread(self.service.wait_for, first)
         if victim in self.workers:
-            await self._until_none_is_suspect()
+            await self._until_no_run_is_suspect()
         await SystemClock().sleep(moment)
         assert await self.members[victim].end(signal.SIGKILL) == -signal.SIGKILL, self.members[victim].lines
         await self.members[victim].start()
         self.kills += 1
 
-    async def _until_none_is_suspect(self) -> None:
-        """Five deaths in a row would be a quarantine, and rightly so: after some, a run must get on with something."""
+    async def _until_no_run_is_suspect(self) -> None:
+        """Wait until every run has made progress; five consecutive deaths would quarantine one."""
         async with asyncio.timeout(PATIENCE):
             with self.app.store.watch() as watch:
-                while any([(await self.app.store.get(run.id)).deaths > 2 for run in await self._left()]):
+                while any([(await self.app.store.get(run.id)).deaths > 2 for run in await self._unfinished()]):
                     await watch.changed()
 
     async def settle(self, runs: int) -> None:
-        """Wait until every run has ended, and whoever watches has seen it."""
+        """Wait until every run has ended and the watcher has shown it."""
         await self.starter.until(lambda: len({*self.starter.acknowledged}) == runs)
         with self.app.store.watch() as watch:
-            while left := await self._left():
+            while left := await self._unfinished():
                 async with asyncio.timeout(PATIENCE):
-                    while await self._left() == left:
+                    while await self._unfinished() == left:
                         await watch.changed()
         ids = {each.id for each in await self.app.runs(last=1000)}
         seen = self.watcher.shown
         await self.watcher.until(lambda: {id for id in ids if seen.get(id, {}).get("status") == "completed"} == ids)
 
-    async def _left(self) -> list[limpet.RunInfo]:
-        """What has not ended."""
+    async def _unfinished(self) -> list[limpet.RunInfo]:
+        """Return the runs that have not ended."""
         return [run for run in await self.app.runs(last=1000) if run.status not in ENDED]
 
     async def stop(self) -> None:
-        """As an operator does, and as they end then."""
+        """Stop all members as an operator does, and check their exit codes."""
         assert await self.starter.ended() == 0, self.starter.lines
         assert await self.watcher.end(signal.SIGINT) == 130, self.watcher.lines
         for worker in self.workers.values():
@@ -316,12 +318,12 @@ class Fleet:
             assert await worker.end(signal.SIGTERM) == 0, worker.lines
 
     async def check(self, service: Service) -> None:
-        """What is there in the end, as commands tell it."""
+        """Check the final state with commands."""
         inbox, verified, runs, found = await asyncio.gather(
-            self.told("inbox"),
-            self.told("verify"),
-            self.told(*WATCH[:1], *WATCH[2:]),
-            self.told("doctor", "tests.crash.fleet:agents", *WATCH[2:]),
+            self.run_json("inbox"),
+            self.run_json("verify"),
+            self.run_json(*WATCH[:1], *WATCH[2:]),
+            self.run_json("doctor", "tests.crash.fleet:agents", *WATCH[2:]),
         )
         assert inbox == []
         assert {each["what"] for each in found if each["level"] != "ok"} <= {"clock", "disk"}, found
@@ -334,18 +336,18 @@ class Fleet:
         print(f"{len(runs)} runs, {self.kills} kills, {self.person.answers} answers, {sum(deaths)} taken over")
 
     async def _check_log(self, run: str) -> int:
-        """It agrees with what lists show; how many workers died with the run in their hands."""
+        """Check the rows of a run, and return how many workers died while they held it."""
         assert await self.app.store.check_rows(run) == []
         return sum(bool(event.body.get("died")) for event in await self.app.log(run) if event.kind == "run.claimed")
 
     async def kill(self) -> None:
-        """Whoever is left."""
+        """Kill all running members."""
         for member in self.members.values():
             if member.process is not None:
                 await kill(member.process)
 
-    async def told(self, *words: str) -> Any:
-        """The JSON that a command prints."""
+    async def run_json(self, *words: str) -> Any:
+        """Run a command and return the JSON that it prints."""
         process = await asyncio.create_subprocess_exec(
             LIMPET, *words, "--json", cwd=ROOT, env=self.env, stdout=PIPE, stderr=PIPE
         )
@@ -353,9 +355,9 @@ class Fleet:
         assert (process.returncode, error) == (0, b""), (words, out, error)
         return json.loads(out)
 
-    async def complain(self) -> None:
-        """What is known when something is stuck."""
-        for run in await self._left():
+    async def print_state(self) -> None:
+        """Print everything about unfinished runs."""
+        for run in await self._unfinished():
             print(run, *await self.app.log(run.id), sep="\n")
         print(*await self.app.inbox(), sep="\n")
         print(*await self.app.workers(), sep="\n")
@@ -364,33 +366,33 @@ class Fleet:
 
 
 class Screen:
-    """A `limpet runs --watch` on a terminal, which somebody looks at all the time."""
+    """A `limpet runs --watch` on a terminal that is read continuously."""
 
     def __init__(self, view: Terminal) -> None:
         self._view = view
         self._shown: dict[str, str] = {}
         self._drawn = Condition()
 
-    def look(self) -> None:
-        """Until it is over."""
-        with suppress(AssertionError, OSError):  # that is how a terminal says that it has ended
+    def read_all(self) -> None:
+        """Read until the command ends."""
+        with suppress(AssertionError, OSError):  # raised by a terminal that has ended
             while True:
-                for line in plain(self._view.until("\n")).splitlines():  # the last one of a table has no end
+                for line in plain(self._view.until("\n")).splitlines():  # the last line of a table has no end
                     self._take(line.split())
 
     def until_completed(self, runs: Sequence[str]) -> None:
-        """Wait until the table says so."""
+        """Wait until the table shows these runs as completed."""
         with self._drawn:
             done = self._drawn.wait_for(lambda: {self._shown.get(run) for run in runs} == {"completed"}, PATIENCE)
             assert done, self._shown
 
     def end(self) -> int:
-        """Press Ctrl-C; how it ends."""
+        """Press Ctrl-C and return the exit code."""
         self._view.type("\x03")
         return self._view.end()[1]
 
     def _take(self, words: Sequence[str]) -> None:
-        """A line of the table: the run first."""
+        """Record a line of the table, which starts with the run."""
         status = next((word for word in words if word in (*ENDED, "pending", "running", "waiting")), None)
         if status is not None:
             with self._drawn:
@@ -399,7 +401,7 @@ class Screen:
 
 
 def check_effects(service: Service, runs: Sequence[dict[str, Any]]) -> None:
-    """Each run did what its agent does, once; nothing else was done."""
+    """Check that each run had the effects of its agent once, and that there were no others."""
     expected = {"clerk": ("/once/{}/pay", "/keyed/{}/note"), "buyer": ("/keyed/{}/reserve", "/once/{}/ship")}
     wanted = {path.format(run["id"]): 1 for run in runs for path in expected[run["agent"]]}
     assert {path: times for path, times in service.applied.items() if times} == wanted
@@ -408,8 +410,8 @@ def check_effects(service: Service, runs: Sequence[dict[str, Any]]) -> None:
     }
 
 
-async def play(folder: Path, seed: int, kills: int) -> None:
-    """All of it, for so many kills."""
+async def run_fleet(folder: Path, seed: int, kills: int) -> None:
+    """Run the fleet with this many kills."""
     url = f"sqlite:///{folder / 'limpet.db'}"
     with Service() as service:
         env = env_of(folder, LIMPET_URL=url, FLEET_PORT=str(service.server_port), NO_COLOR="1")
@@ -418,19 +420,19 @@ async def play(folder: Path, seed: int, kills: int) -> None:
             try:
                 await fleet.start()
                 with terminal(LIMPET, *WATCH[:2], columns=160, **env) as view:
-                    await go_on(group, fleet, Screen(view), kills)
+                    await run_members(group, fleet, Screen(view), kills)
                 await fleet.check(service)
             except BaseException:
-                await fleet.complain()
+                await fleet.print_state()
                 raise
             finally:
                 await fleet.kill()
     assert left_behind(folder) == []
 
 
-async def go_on(group: TaskGroup, fleet: Fleet, screen: Screen, kills: int) -> None:
-    """Everybody at once, until there is nothing more to do."""
-    looking = asyncio.create_task(asyncio.to_thread(screen.look))
+async def run_members(group: TaskGroup, fleet: Fleet, screen: Screen, kills: int) -> None:
+    """Run all members concurrently until all runs have ended."""
+    looking = asyncio.create_task(asyncio.to_thread(screen.read_all))
     answering = group.create_task(fleet.person.answer_all())
     await fleet.work(kills)
     await fleet.settle(2 * kills)
@@ -441,8 +443,10 @@ async def go_on(group: TaskGroup, fleet: Fleet, screen: Screen, kills: int) -> N
     await looking
 
 
-async def test_nothing_is_stuck(tmp_path: Path, full: bool) -> None:
-    """Each of the five is killed, among 15 runs; with --full 100 kills among 300: all complete, each effect once."""
+async def test_all_runs_complete_while_members_of_the_fleet_are_killed(tmp_path: Path, full: bool) -> None:
+    """Each of the five members is killed, among 15 runs; 100 kills among 300 runs with --full. Each effect happens
+    once.
+    """
     seed = int(SEED) if SEED else random.randrange(1_000_000)
     print(f"LIMPET_SEED={seed}")
-    await play(tmp_path, seed, 100 if full else 5)
+    await run_fleet(tmp_path, seed, 100 if full else 5)

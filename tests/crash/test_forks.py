@@ -1,4 +1,4 @@
-"""Forks whose processes are killed: they end as others do, nothing is done unasked or twice, the run stays as it is."""
+"""Forks whose processes are killed: they end as undisturbed ones do, and no effect is unapproved or repeated."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,8 +13,8 @@ from limpet.events import AnyBody, Event
 from limpet.events import bodies as b
 from limpet.service.app import App
 from tests.crash.counting_service import Service
-from tests.crash.forks import begin, fork
-from tests.crash.test_requests import KILLED, Desk, each
+from tests.crash.forks import fork, run_parent
+from tests.crash.test_requests import KILLED, RequestHarness, run_cases
 
 PRELOAD = ["tests.crash.jobs", "tests.crash.agents", "tests.crash.requests", "tests.crash.prunes", "tests.crash.forks"]
 get_context("forkserver").set_forkserver_preload(PRELOAD)
@@ -22,39 +22,41 @@ get_context("forkserver").set_forkserver_preload(PRELOAD)
 PARENT = "parent"
 
 
-class Branches(Desk):
-    """A store with a run that has ended, its forks, and a service that all of them act upon."""
+class ForkHarness(RequestHarness):
+    """A store with an ended run, its forks, and a service for their effects."""
 
     here: App
 
-    async def branch(self, run: str, where: str = "") -> int | None:
-        """Make a fork in a process, and drive it, until that has ended, and everything that it sent is done."""
+    async def run_fork(self, run: str, where: str = "") -> int | None:
+        """Fork and run in a process until it has ended and its requests to the service are finished."""
         ended = await self.process(fork, self.service.server_port, PARENT, run, where).ended()
         await asyncio.to_thread(self.service.settle)
         return ended
 
     async def log(self, run: str) -> list[tuple[Event, AnyBody]]:
-        """What is in a log; nothing if there is none."""
+        """Return a log, or an empty list if it does not exist."""
         try:
             return [(event, self.here.store.decode(event)) async for event in self.here.store.log(run)]
         except limpet.NotFound:
             return []
 
     async def own(self, run: str) -> list[AnyBody]:
-        """What a fork did by itself, or a run that it called."""
+        """Return the own events of a fork or of its child."""
         return [body for event, body in await self.log(run) if event.run == run]
 
-    async def story(self, run: str) -> list[Any]:
-        """How a fork went, and whom it called, however often its process was killed."""
-        return [story_of(await self.own(each)) for each in (run, f"{run}.forks_helper-1")]
+    async def history(self, run: str) -> list[Any]:
+        """Return the history of a fork and its child, without traces of kills."""
+        return [history_of(await self.own(each)) for each in (run, f"{run}.forks_helper-1")]
 
     async def check(self, run: str) -> None:
-        """Its beginning is that of the other one; nothing was done unasked, nothing twice, nothing that was shared."""
+        """Check that the prefix is shared, every effect was approved and happened once, and no shared step was
+        repeated.
+        """
         log, parent = await self.log(run), await self.log(PARENT)
         cut = next(place for place, (event, _) in enumerate(log) if event.run == run)
         assert log[:cut] == parent[:cut]
         for name in (run, f"{run}.forks_helper-1"):
-            check_allowed(await self.own(name))
+            check_approved(await self.own(name))
         applied = {path: times for path, times in self.service.applied.items() if times and f"/{run}" in path}
         mine = (f"/keyed/{run}/c", f"/once/{run}/d", f"/keyed/{run}/unc", f"/keyed/{run}.forks_helper-1/h")
         assert {path for path in applied if path.split("/")[2].partition(".")[0] == run} >= set(mine)
@@ -64,8 +66,8 @@ class Branches(Desk):
         assert not [path for path in self.service.arrived if path.startswith("/read/early/")]
 
 
-def story_of(log: list[AnyBody]) -> list[Any]:
-    """What was done and decided, once each; who claimed and what was tried again is left out."""
+def history_of(log: list[AnyBody]) -> list[Any]:
+    """Return completed and decided events once each, without claims and retries."""
     found: list[Any] = []
     names: dict[str, str] = {}
     for body in log:
@@ -86,8 +88,8 @@ def story_of(log: list[AnyBody]) -> list[Any]:
     return found
 
 
-def check_allowed(log: list[AnyBody]) -> None:
-    """Every effect, and every undoing, comes after a yes to just that."""
+def check_approved(log: list[AnyBody]) -> None:
+    """Check that every effect and every compensation follows its approval."""
     asked: dict[str, b.RequestOpened] = {}
     allowed: set[str] = set()
     for body in log:
@@ -105,39 +107,39 @@ def check_allowed(log: list[AnyBody]) -> None:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-async def branches(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Branches]:
-    """On each kind of store."""
+async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ForkHarness]:
+    """A harness on each kind of store."""
     is_sqlite = request.param == "sqlite"
     url = f"sqlite:///{tmp_path / 'limpet.db'}" if is_sqlite else request.getfixturevalue("postgres_schema")
     with Service() as service:
         async with limpet.open(url, worker=False) as app:
-            branches = Branches(url, service)
-            branches.here = app
-            yield branches
-            for process in branches.processes:
+            harness = ForkHarness(url, service)
+            harness.here = app
+            yield harness
+            for process in harness.processes:
                 process.kill()
 
 
-async def test_killed_about_every_commit_of_a_fork(branches: Branches, full: bool) -> None:
-    """Of making it, asking, being allowed, doing, calling, undoing and ending: the next process goes on."""
-    assert await branches.process(begin, branches.service.server_port, PARENT).ended() == 0
-    before = [event for event, _ in await branches.log(PARENT)]
-    assert await branches.branch("undisturbed") == 0
-    await branches.check("undisturbed")
-    story = await branches.story("undisturbed")
-    assert story[0][-1] == ("failed", "another")
+async def test_a_fork_killed_at_any_commit_is_continued(harness: ForkHarness, full: bool) -> None:
+    """While forking, asking, running effects, calling, compensating and ending."""
+    assert await harness.process(run_parent, harness.service.server_port, PARENT).ended() == 0
+    before = [event for event, _ in await harness.log(PARENT)]
+    assert await harness.run_fork("undisturbed") == 0
+    await harness.check("undisturbed")
+    history = await harness.history("undisturbed")
+    assert history[0][-1] == ("failed", "another")
 
     async def trial(place: int) -> int | None:
         run = f"fork-{place}"
-        first = await branches.branch(run, f"commit:{place}")
-        assert (first in (0, KILLED), await branches.branch(run)) == (True, 0)
-        await branches.check(run)
-        assert await branches.story(run) == story
+        first = await harness.run_fork(run, f"commit:{place}")
+        assert (first in (0, KILLED), await harness.run_fork(run)) == (True, 0)
+        await harness.check(run)
+        assert await harness.history(run) == history
         return first
 
-    ends = await each(range(1, 60) if full else (1, 2, 15, 28, 41), trial)
+    ends = await run_cases(range(1, 60) if full else (1, 2, 15, 28, 41), trial)
     print(f"killed at {ends.count(KILLED)} places")
     assert ends.count(KILLED) >= (40 if full else 5)
-    assert not full or ends[-1] == 0  # there are no more places
-    assert [event for event, _ in await branches.log(PARENT)] == before
-    assert (await branches.here.verify()).runs == 2 * (len(ends) + 2)
+    assert not full or ends[-1] == 0  # no more places
+    assert [event for event, _ in await harness.log(PARENT)] == before
+    assert (await harness.here.verify()).runs == 2 * (len(ends) + 2)

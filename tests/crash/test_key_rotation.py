@@ -1,4 +1,4 @@
-"""Keys are rotated while everybody writes and dies: with the newest master key alone, everything can be read."""
+"""Key rotation while writers are killed: the newest master key alone decrypts everything."""
 
 import os
 import random  # noqa: TID251 - where each process dies
@@ -19,23 +19,23 @@ RUNS = ("r1", "r2", "r3")
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-async def test_what_was_written_under_any_key_can_be_read(
+async def test_events_of_all_keys_are_readable_after_rotations_and_kills(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, full: bool
 ) -> None:
-    """30 rounds with --full, else 2: in each, three writers and whoever rotates die somewhere."""
+    """30 rounds with --full, otherwise 2: in each, three writers and the rotating process die somewhere."""
     url = f"sqlite:///{tmp_path / 'limpet.db'}" if kind == "sqlite" else request.getfixturevalue("postgres_schema")
     chance, file, masters = random.Random(7), tmp_path / "keys", [os.urandom(32).hex()]
-    give(file, masters)
+    write_keys(file, masters)
     acknowledged: dict[str, tuple[int, bytes]] = {}
     for number in range(30 if full else 2):
         writers = {run: Child(write_and_die, url, str(file), run, chance.randint(1, 400)) for run in RUNS}
         rotating = Child(rotate_and_die, url, str(file), chance.randint(1, 60))
         if number % 2:
             masters.insert(0, os.urandom(32).hex())
-            give(file, masters)
+            write_keys(file, masters)
         for run, writer in writers.items():
             assert writer.end() == -9
-            for said in heard(writer):
+            for said in received(writer):
                 acknowledged[run] = said
         assert rotating.end() == -9
 
@@ -51,25 +51,25 @@ async def test_what_was_written_under_any_key_can_be_read(
         print(f"{sum([await outputs(store, run) for run in acknowledged])} outputs, {len(masters)} master keys")
 
 
-def give(file: Path, masters: list[str]) -> None:
-    """Write the master keys, the newest first, all at once."""
+def write_keys(file: Path, masters: list[str]) -> None:
+    """Write the master keys atomically, the newest first."""
     new = file.with_suffix(".new")
     new.write_text("\n".join(masters))
     new.rename(file)
 
 
-def heard(child: Child) -> list[tuple[int, bytes]]:
-    """Everything that a process said before it died; a word that it was just saying is not whole."""
+def received(child: Child) -> list[tuple[int, bytes]]:
+    """Return all messages of a process that died; the last may be incomplete."""
     said = []
     try:
         while True:
-            said.append(child.hear())
+            said.append(child.receive())
     except (EOFError, OSError):
         return said
 
 
 async def outputs(store: Store, run: str) -> int:
-    """How many outputs a run has; each says where it was written."""
+    """Check the outputs of a run, and return their number."""
     await verify_run(store, run)
     assert await store.check_rows(run) == []
     found = 0

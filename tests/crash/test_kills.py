@@ -1,4 +1,4 @@
-"""Real processes, really killed: what was acknowledged is there, and whoever comes next goes on at once."""
+"""Killed processes: acknowledged events are stored, and the next worker continues immediately."""
 
 import random  # noqa: TID251 - where the kill falls
 from pathlib import Path
@@ -15,34 +15,34 @@ from tests.crash.test_runs import KILLED, Process
 LEASE = 3_600_000_000
 
 
-async def test_nothing_acknowledged_is_lost(tmp_path: Path, full: bool) -> None:
-    """A writer is killed at random moments, again and again, on one file; its lease of an hour is never waited for."""
+async def test_no_acknowledged_event_is_lost_after_a_kill(tmp_path: Path, full: bool) -> None:
+    """A writer is killed at random moments on one file; its lease of an hour is never waited for."""
     path = str(tmp_path / "limpet.db")
     chance = random.Random(7)
     for _ in range(100 if full else 6):
         writer = Process(until_killed, f"sqlite:///{path}", "run")
-        acknowledged = [writer.hear() for _ in range(chance.randrange(1, 30))]
+        acknowledged = [writer.receive() for _ in range(chance.randrange(1, 30))]
         writer.kill()
         assert await writer.ended() == KILLED
-        await _check(path, rest(writer) or acknowledged[-1])
+        await _check(path, last_message(writer) or acknowledged[-1])
     assert apsw.Connection(path).execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-def rest(writer: Process) -> Head | None:
-    """The last thing that one who was killed had said, if it was not heard yet."""
+def last_message(writer: Process) -> Head | None:
+    """Return the last unread message of a killed process, if any."""
     last = None
     try:
         while True:
-            last = writer.hear()
-    except (EOFError, OSError):  # it may have been killed in the middle of a word
+            last = writer.receive()
+    except (EOFError, OSError):  # it may have been killed in the middle of a message
         return last
 
 
-async def test_a_killed_workers_run_is_claimed_without_waiting(tmp_path: Path) -> None:
-    """The cause, not the time: no clock moves, the dead worker's lease lasts an hour, and the claim succeeds."""
+async def test_a_run_of_a_killed_worker_is_claimed_immediately(tmp_path: Path) -> None:
+    """Its lease still lasts an hour; the claim depends on its death, not on time."""
     url = f"sqlite:///{tmp_path / 'limpet.db'}"
     writer = Process(until_killed, url, "run")
-    writer.hear()
+    writer.receive()
     writer.kill()
     assert await writer.ended() == KILLED
     async with open_store(url) as store:

@@ -1,4 +1,4 @@
-"""A worker that is killed while an MCP server does something for it: the server did it, and nobody heard."""
+"""A worker that is killed after an MCP server has acted, but before it received the response."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import limpet
-from tests.crash.mcp_agent import post
+from tests.crash.mcp_agent import run_postman
 from tests.crash.processes import Child
 from tests.crash.test_runs import KILLED
 from tests.servers.mcp import serving
@@ -19,7 +19,7 @@ get_context("forkserver").set_forkserver_preload(["tests.crash.jobs", "tests.cra
 
 @pytest.fixture
 def letters(tmp_path: Path) -> Path:
-    """What was sent."""
+    """The file that records sent letters."""
     file = tmp_path / "letters"
     file.touch()
     return file
@@ -27,19 +27,19 @@ def letters(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["pipes", "http"])
 def server(request: pytest.FixtureRequest, letters: Path) -> Iterator[Any]:
-    """A server that goes with its worker, and one that outlives it."""
+    """A server that dies with its worker, and one that outlives it."""
     with serving(request.param, letters) as named:
         yield named
 
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """A store that outlives all of them."""
+    """The URL of a store."""
     return f"sqlite:///{tmp_path / 'limpet.db'}"
 
 
 async def requests(app: limpet.App) -> list[limpet.Request]:
-    """What people are asked, once they are."""
+    """Wait for open requests, and return them."""
     async with asyncio.timeout(60):
         with app.store.watch() as watch:
             while not (found := await app.inbox()):
@@ -47,17 +47,19 @@ async def requests(app: limpet.App) -> list[limpet.Request]:
     return found
 
 
-async def test_a_call_that_began_is_asked_about_and_not_repeated(server: Any, letters: Path, url: str) -> None:
-    """The next process calls nothing until a person has said what came of it."""
-    assert Child(post, url, server, "once").end() == KILLED
+async def test_an_interrupted_mcp_call_is_resolved_by_a_person_and_not_repeated(
+    server: Any, letters: Path, url: str
+) -> None:
+    """The next process calls nothing until a person gives the outcome."""
+    assert Child(run_postman, url, server, "once").end() == KILLED
     sent = letters.read_text()
     assert sent.count("\n") == 1
-    second = Child(post, url, server, "once")
+    second = Child(run_postman, url, server, "once")
     async with limpet.open(url, worker=False) as app:
         [request] = await requests(app)
         assert (request.kind, request.tool, letters.read_text()) == ("unknown", "deliver", sent)
         await app.answer(request, {"applied": "it arrived"}, by="ann")
-        assert await asyncio.to_thread(second.hear) == "it says: it arrived"
+        assert await asyncio.to_thread(second.receive) == "it says: it arrived"
         assert await asyncio.to_thread(second.end) == 0
         kinds = [each.kind for each in await app.log("r")]
         assert (kinds.count("step.unknown"), kinds.count("step.resolved")) == (1, 1)
@@ -66,11 +68,13 @@ async def test_a_call_that_began_is_asked_about_and_not_repeated(server: Any, le
 
 
 @pytest.mark.parametrize("server", ["http"], indirect=True)
-async def test_one_that_is_safe_to_repeat_is_repeated_with_its_key(server: Any, letters: Path, url: str) -> None:
-    """Its user says so; the server sees the same key again, and nobody is asked."""
-    assert Child(post, url, server, "idempotent").end() == KILLED
-    second = Child(post, url, server, "idempotent")
-    assert await asyncio.to_thread(second.hear) == "it says: delivered"
+async def test_an_interrupted_idempotent_mcp_call_is_repeated_with_its_key(
+    server: Any, letters: Path, url: str
+) -> None:
+    """No person is asked."""
+    assert Child(run_postman, url, server, "idempotent").end() == KILLED
+    second = Child(run_postman, url, server, "idempotent")
+    assert await asyncio.to_thread(second.receive) == "it says: delivered"
     assert second.end() == 0
     first, again = letters.read_text().splitlines()
     assert first == again

@@ -1,4 +1,4 @@
-"""A schema is made or migrated whole, whoever dies on the way and however many do it; a newer one is left alone."""
+"""Migrations are complete after any death and with concurrent processes; a newer schema is left alone."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ from limpet.stores.postgres import migrate as on_postgres
 from limpet.stores.sql_files import scripts
 from limpet.stores.sqlite import migrate as on_sqlite
 from tests.crash.jobs import open_and_die, open_only
-from tests.crash.processes import Child, begin_all
+from tests.crash.processes import Child, start_all
 from tests.servers.postgres import drop_schema
 
 PROCESSES = 10
@@ -46,7 +46,7 @@ Fresh = Callable[[], str]
 
 @pytest.fixture
 def fresh_schema(postgres: str) -> Iterator[Fresh]:
-    """Addresses of schemas that do not exist yet."""
+    """Makes URLs of missing schemas."""
     made = []
 
     def fresh() -> str:
@@ -60,14 +60,14 @@ def fresh_schema(postgres: str) -> Iterator[Fresh]:
 
 @pytest.fixture
 def fresh_file(tmp_path: Path) -> Fresh:
-    """Addresses of files that do not exist yet."""
+    """Makes URLs of missing files."""
     numbers = count()
     return lambda: f"sqlite:///{tmp_path / str(next(numbers))}.db"
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def fresh(request: pytest.FixtureRequest) -> Fresh:
-    """Addresses of stores that do not exist yet."""
+    """Makes URLs of missing stores."""
     found: Fresh = request.getfixturevalue("fresh_file" if request.param == "sqlite" else "fresh_schema")
     return found
 
@@ -83,44 +83,44 @@ def fresh(request: pytest.FixtureRequest) -> Fresh:
         *(("schema", "queries", older, 4) for older in range(1, NEWEST)),
     ],
 )
-async def test_a_migration_that_dies_anywhere_is_finished_by_the_next(
+async def test_an_interrupted_migration_is_finished_by_the_next_process(
     kind: str, how: str, older: int, step: int, request: pytest.FixtureRequest, full: bool
 ) -> None:
-    """The process dies after its n-th statement, write or sync, every n with --full; the schema is a fresh one's."""
+    """The process dies at its n-th statement, write or sync, for every n with --full. The schema equals a new one."""
     fresh: Fresh = request.getfixturevalue(f"fresh_{kind}")
-    wanted, died = await whole(fresh()), 0
+    wanted, died = await opened_schema(fresh()), 0
     for place in count(1, 1 if full else step):
         url = fresh()
-        await make(url, older)
+        await make_store(url, older)
         child = Child(open_and_die, url, how, place)
         if child.end() == 0:
             break
         assert child.end() == -9
         died += 1
-        assert await whole(url) == wanted
+        assert await opened_schema(url) == wanted
     print(f"{how}: died at {died} places")
     assert died > 2
 
 
 @pytest.mark.parametrize("older", range(NEWEST))
-async def test_ten_processes_make_one_schema(fresh: Fresh, older: int) -> None:
-    """All open a store that is not there yet, or is older; each finds a schema, and it is the same as a fresh one."""
+async def test_ten_concurrent_processes_create_or_migrate_one_schema(fresh: Fresh, older: int) -> None:
+    """The store is missing or older. The schema equals a new one."""
     url = fresh()
-    await make(url, older)
-    opening = begin_all([(open_only, url)] * PROCESSES)
+    await make_store(url, older)
+    opening = start_all([(open_only, url)] * PROCESSES)
     for each in opening:
-        each.tell("go")
+        each.send("go")
     assert [each.end() for each in opening] == [0] * PROCESSES
-    assert schema_of(url) == await whole(fresh())
+    assert schema_of(url) == await opened_schema(fresh())
 
 
 @pytest.mark.parametrize("older", range(1, NEWEST))
-async def test_an_older_store_is_migrated_with_all_that_is_in_it(fresh: Fresh, older: int) -> None:
-    """Its schema is a fresh one's, its runs are there, and it has what is new."""
-    url, wanted = fresh(), await whole(fresh())
-    await make(url, older)
+async def test_an_older_store_is_migrated_with_its_runs(fresh: Fresh, older: int) -> None:
+    """Its schema equals a new one, and new features work."""
+    url, wanted = fresh(), await opened_schema(fresh())
+    await make_store(url, older)
     assert schema_of(url) != wanted
-    row, events = await written_then(url, older)
+    row, events = await write_old_run(url, older)
     async with open_store(url) as store:
         found = await store.get("r1")
         assert (replace(found, number=row.number), await store.read("r1")) == (row, events)
@@ -131,10 +131,9 @@ async def test_an_older_store_is_migrated_with_all_that_is_in_it(fresh: Fresh, o
     assert schema_of(url) == wanted
 
 
-async def test_a_newer_schema_is_refused_and_not_modified(fresh: Fresh) -> None:
-    """A store that a newer version has migrated takes nothing from an older one."""
+async def test_a_newer_schema_is_refused_and_unchanged(fresh: Fresh) -> None:
     url = fresh()
-    before = await whole(url)
+    before = await opened_schema(url)
     execute(url, "UPDATE {meta} SET value = '99' WHERE name = 'schema'")
     with pytest.raises(NewerVersion) as error:
         await open_store(url).open()
@@ -142,8 +141,8 @@ async def test_a_newer_schema_is_refused_and_not_modified(fresh: Fresh) -> None:
     assert schema_of(url) == before
 
 
-async def written_then(url: str, version: int) -> tuple[RunRow, list[Event]]:
-    """A run as the code of an older schema wrote it: with the columns that there were."""
+async def write_old_run(url: str, version: int) -> tuple[RunRow, list[Event]]:
+    """Write a run with the columns of an older schema, and return its row and events."""
     async with open_store("memory:") as store:
         row, _ = await store.create("r1", created(), actor="test")
         events = await store.read("r1")
@@ -158,7 +157,7 @@ async def written_then(url: str, version: int) -> tuple[RunRow, list[Event]]:
 
 
 def insert(url: str, table: str, values: dict[str, Any]) -> int:
-    """A row of a test's own; its number."""
+    """Insert a row, and return its number."""
     names = ", ".join(f'"{name}"' for name in values)
     if url.startswith("sqlite"):
         file = apsw.Connection(url.removeprefix("sqlite:///"))
@@ -175,31 +174,31 @@ def insert(url: str, table: str, values: dict[str, Any]) -> int:
 
 
 @contextmanager
-def known(version: int) -> Iterator[None]:
-    """As long as only the migrations up to this one are known."""
+def only_migrations(version: int) -> Iterator[None]:
+    """Hide all migrations after this version."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (on_postgres, on_sqlite):
             patch.setattr(module, "scripts", lambda *where: scripts(*where)[:version])
         yield
 
 
-async def make(url: str, version: int) -> None:
-    """A store as it was made when this was the newest schema; none, before the first."""
+async def make_store(url: str, version: int) -> None:
+    """Create a store with the schema of this version; none for 0."""
     if version:
-        with known(version):
+        with only_migrations(version):
             async with open_store(url):
                 pass
 
 
-async def whole(url: str) -> object:
-    """Everything that the schema of a store says, once it was opened."""
+async def opened_schema(url: str) -> object:
+    """Open a store, and return its complete schema."""
     async with open_store(url) as store:
         assert await store.count() == 0
     return schema_of(url)
 
 
 def schema_of(url: str) -> object:
-    """Everything that the schema of a store says."""
+    """Return the complete schema of a store."""
     if url.startswith("sqlite"):
         file = apsw.Connection(url.removeprefix("sqlite:///"))
         return list(file.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY name"))
@@ -210,7 +209,7 @@ def schema_of(url: str) -> object:
 
 
 def execute(url: str, statement: str) -> None:
-    """A statement of a test's own."""
+    """Execute a statement directly on the database."""
     if url.startswith("sqlite"):
         apsw.Connection(url.removeprefix("sqlite:///")).execute(statement.format(meta="limpet_meta"))
         return

@@ -1,6 +1,6 @@
-"""Agents of a model whose processes are killed: the same result, nothing twice, and no recorded reply is asked again.
+"""LLM agents whose processes are killed: the same result, no effect twice, and no recorded reply requested again.
 
-The model is behind HTTP, in a process of its own that outlives all others, and counts what it is asked.
+The model is an HTTP server in its own process that outlives all others and counts its requests.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ import limpet
 from limpet.events import bodies as b
 from limpet.llm.transcript import message_of
 from tests.crash.counting_service import Service
-from tests.crash.models import DISK, SUPPORT, Nursery, agents_of
-from tests.crash.test_runs import KILLED, Scene, each
+from tests.crash.models import DISK, SUPPORT, ProcessForker, agents_of
+from tests.crash.test_runs import KILLED, RunHarness, run_cases
 from tests.servers.openai_server import ServerProcess
 
 RESULTS = {"disk": {"fixed": True, "what": "cleaned the logs"}, "support": "All is settled."}
@@ -26,26 +26,26 @@ SCRIPTS = {"disk": DISK, "support": SUPPORT}
 TOOLS = ("models_order", "models_customer", "models_refund", "models_mail")
 
 
-class Talk(Scene):
-    """A store, a service, a model, and somebody who answers whatever is asked."""
+class ModelHarness(RunHarness):
+    """A store, a service, a model, and a person who answers everything."""
 
-    nursery: Nursery
+    forker: ProcessForker
     model: ServerProcess
 
     @property
     def name(self) -> str:
-        """The model knows all runs of all tests."""
+        """Prefix of run ids; the model serves the runs of all tests."""
         return "lite" if self.is_sqlite else "pg"
 
-    async def let(self, kind: str, run: str, where: str = "") -> int:
-        """Drive a run in a process, until that has ended, and everything that it sent is done."""
+    async def run_agent(self, kind: str, run: str, where: str = "") -> int:
+        """Run an agent in a process until it has ended and its requests to the service are finished."""
         order = (self.url, self.service.server_port, self.model.url, kind, run, where)
-        ended = await self.nursery.ended(*order)
+        ended = await self.forker.ended(*order)
         await asyncio.to_thread(self.service.settle)
         return ended
 
     async def answer_all(self) -> None:
-        """Say yes to whatever is asked, for ever."""
+        """Answer every request positively, forever."""
         with self.store.watch() as watch:
             while True:
                 for request in await self.app.inbox():
@@ -57,7 +57,7 @@ class Talk(Scene):
                 await watch.changed()
 
     async def check_all(self, kind: str, kills: dict[str, int]) -> None:
-        """Every run came to the same; the model was asked once for each turn, and once more for each kill at most."""
+        """Check the result of every run, and that the model was called once per turn plus at most once per kill."""
         asked: Counter[tuple[str, int]] = Counter()
         for request in self.model.stats()["bodies"]:
             messages = request["messages"]
@@ -69,12 +69,12 @@ class Talk(Scene):
             times = [asked[run, turn] for turn in range(turns)]
             assert min(times) == 1
             assert sum(times) <= turns + killed
-            await self.check_talk(kind, run)
+            await self.check_conversation(kind, run)
             await self.check_inputs(run)
             self.check_effects(kind, run)
 
     async def check_inputs(self, run: str) -> None:
-        """What the model was asked is made again exactly, and it is what the server got."""
+        """Check that all prompts are rebuilt exactly and equal what the server received."""
         got = [request["messages"] for request in self.model.stats()["bodies"]]
         numbers = {
             body.number for _, body in await self.log(run) if isinstance(body, b.StepStarted) and body.kind == "model"
@@ -86,14 +86,14 @@ class Talk(Scene):
             assert texts in [[each["content"] or "" for each in messages] for messages in got]
 
     def check_effects(self, kind: str, run: str) -> None:
-        """None twice, none lost."""
+        """Check that each effect happened once."""
         if kind == "disk":
             assert self.service.applied[f"/keyed/{run}/clean"] == 1
         else:
             assert self.service.applied[f"/keyed/{run}/refund"] == self.service.arrived[f"/once/{run}/mail"] == 1
 
-    async def check_talk(self, kind: str, run: str) -> None:
-        """Every message is there once, in order; every call has its result, right behind it."""
+    async def check_conversation(self, kind: str, run: str) -> None:
+        """Check that every message exists once and in order, and every call is followed by its result."""
         wanted = ["user"]
         for _, calls in SCRIPTS[kind]:
             wanted += ["assistant", *["tool"] * len(calls)]
@@ -114,68 +114,75 @@ class Talk(Scene):
 
 
 @pytest.fixture(scope="module")
-def helpers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Nursery, ServerProcess]]:
-    """What begins processes, and the model that they ask, for all of these tests."""
-    with Nursery() as nursery, ServerProcess("tests.crash.models:says", tmp_path_factory.mktemp("model")) as model:
-        yield nursery, model
+def helpers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ProcessForker, ServerProcess]]:
+    """The process that forks others and the model, for all tests of this module."""
+    with (
+        ProcessForker() as forker,
+        ServerProcess("tests.crash.models:scripted_answer", tmp_path_factory.mktemp("model")) as model,
+    ):
+        yield forker, model
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-async def talk(
-    request: pytest.FixtureRequest, tmp_path: Path, helpers: tuple[Nursery, ServerProcess]
-) -> AsyncIterator[Talk]:
-    """On each kind of store."""
+async def harness(
+    request: pytest.FixtureRequest, tmp_path: Path, helpers: tuple[ProcessForker, ServerProcess]
+) -> AsyncIterator[ModelHarness]:
+    """A harness on each kind of store."""
     is_sqlite = request.param == "sqlite"
     url = f"sqlite:///{tmp_path / 'limpet.db'}" if is_sqlite else request.getfixturevalue("postgres_schema")
     with Service() as service:
         async with limpet.open(url, worker=False) as app:
-            talk = Talk(url, service, app)
-            talk.nursery, talk.model = helpers
-            answering = asyncio.create_task(talk.answer_all())
-            yield talk
+            harness = ModelHarness(url, service, app)
+            harness.forker, harness.model = helpers
+            answering = asyncio.create_task(harness.answer_all())
+            yield harness
             answering.cancel()
             with suppress(asyncio.CancelledError):
                 await answering
 
 
 @pytest.mark.parametrize(("kind", "last", "by"), [("disk", 44, 16), ("support", 150, 60)])
-async def test_killed_before_and_after_every_commit(talk: Talk, full: bool, kind: str, last: int, by: int) -> None:
-    """The next process goes on, and whoever asks the model again was killed before its reply was recorded."""
+async def test_an_llm_run_killed_at_any_commit_is_continued(
+    harness: ModelHarness, full: bool, kind: str, last: int, by: int
+) -> None:
+    """A model call is repeated only if its process died before the reply was recorded."""
     kills: dict[str, int] = {}
 
     async def trial(place: int) -> int:
-        run = f"{talk.name}-{kind}-{place}"
-        ended = await talk.let(kind, run, f"commit:{place}")
+        run = f"{harness.name}-{kind}-{place}"
+        ended = await harness.run_agent(kind, run, f"commit:{place}")
         assert ended in (0, KILLED)
         kills[run] = int(ended == KILLED)
-        assert await talk.let(kind, run) == 0
+        assert await harness.run_agent(kind, run) == 0
         return ended
 
-    ended = await each(range(1 if full else 7, last, 1 if full else by), trial)
-    await talk.check_all(kind, kills)
+    ended = await run_cases(range(1 if full else 7, last, 1 if full else by), trial)
+    await harness.check_all(kind, kills)
     print(f"killed at {ended.count(KILLED)} of {len(ended)} places")
     assert ended.count(KILLED) > len(ended) * 0.6
     assert not full or ended[-1] == 0
 
 
-async def test_killed_in_every_tool_and_again_after_it(talk: Talk, full: bool) -> None:
-    """The effect has happened, and nobody heard; the next process dies at a commit."""
+async def test_an_llm_run_killed_in_a_tool_and_at_a_later_commit_is_continued(
+    harness: ModelHarness, full: bool
+) -> None:
+    """The effect has happened, but its result is not recorded."""
     kills: dict[str, int] = {}
 
     async def trial(case: tuple[str, int]) -> None:
         tool, place = case
-        run = f"{talk.name}-{tool}-{place}"
-        assert await talk.let("support", run, f"tool:{tool}") == KILLED
+        run = f"{harness.name}-{tool}-{place}"
+        assert await harness.run_agent("support", run, f"tool:{tool}") == KILLED
         kills[run] = 1
         if place:
-            kills[run] += await talk.let("support", run, f"commit:{place}") == KILLED
-        assert await talk.let("support", run) == 0
+            kills[run] += await harness.run_agent("support", run, f"commit:{place}") == KILLED
+        assert await harness.run_agent("support", run) == 0
 
     cases: list[Any] = [*product(TOOLS, range(12))]
-    await each(cases if full else [("models_mail", 2)], trial)
-    await talk.check_all("support", kills)
+    await run_cases(cases if full else [("models_mail", 2)], trial)
+    await harness.check_all("support", kills)
 
 
-def test_the_agents_can_be_looked_at_without_a_model() -> None:
-    """They are defined, and nothing was asked for a key."""
+def test_llm_agents_can_be_defined_without_a_model() -> None:
+    """No API key is needed."""
     assert [agent.name for agent in agents_of("support", "v")] == ["models_support", "models_checker"]

@@ -1,4 +1,4 @@
-"""A store behind PgBouncer, which gives every transaction another connection: it behaves like any other."""
+"""A store behind PgBouncer, which may use another connection for every transaction."""
 
 import os
 from collections.abc import Iterator
@@ -29,16 +29,16 @@ A_FEW = [
 
 @pytest.fixture
 def pooler(server: PostgresServer) -> Iterator[PgBouncer]:
-    """A pooler before a server of the tests' own."""
+    """A pooler in front of the test server."""
     with PgBouncer(server.port) as pooler:
         yield pooler
 
 
 @pytest.mark.parametrize("listening", [True, False], ids=["listening-beside-it", "polling-alone"])
-def test_a_store_behind_a_pooler_behaves(
+def test_a_store_behind_pgbouncer_passes_the_conformance_suite(
     server: PostgresServer, pooler: PgBouncer, listening: bool, full: bool
 ) -> None:
-    """All about watching, appending, claiming and transactions with --full, else a little."""
+    """All behaviours of watching, appending, claiming and transactions with --full, otherwise four."""
     assert len(A_FEW) == 4
     direct = quote(server.url, safe="") if listening else "no"
     for behaviour in ALL if full else A_FEW:
@@ -52,4 +52,4 @@ def test_a_store_behind_a_pooler_behaves(
             raise
         finally:
             drop_schema(server.url, schema)
-            server.sql("DROP TABLE IF EXISTS mine")  # the caller's own: a pooler knows no search path
+            server.sql("DROP TABLE IF EXISTS mine")  # the caller's own table: a pooler has no search path

@@ -1,6 +1,6 @@
-"""PostgreSQL under a load of everything: colliding writers, cut connections, a server that dies and comes back.
+"""PostgreSQL under load with colliding writers, cut connections and a crashing server.
 
-Every caller repeats what it was told is unknown; then everything is in the log exactly once, and nothing else is.
+Callers repeat writes whose outcome is unknown; then every write is in the log exactly once.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from limpet.events import inline
 from limpet.stores import Store, WorkerRow
 from limpet.stores.postgres import PostgresBackend
 from tests.crash.jobs import shuffle
-from tests.crash.load import Load, check, common, created, make_rows, rows, signalled
-from tests.crash.processes import begin_all
+from tests.crash.load import Load, check, claim_common, created, make_rows, rows, signalled
+from tests.crash.processes import start_all
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy
 
@@ -23,29 +23,29 @@ PROCESSES = 4
 RUNS = 12
 
 
-async def test_four_processes_write_the_same_runs_in_any_order(postgres_schema: str, full: bool) -> None:
-    """20,000 appends with --full, else 400, to one and to two runs at once: none refused, lost or doubled."""
+async def test_four_processes_can_write_the_same_runs_in_any_order(postgres_schema: str, full: bool) -> None:
+    """20,000 appends with --full, otherwise 400, to one or two runs each: none refused, lost or doubled."""
     count = (20_000 if full else 400) // PROCESSES
     async with open_store(postgres_schema) as store:
-        shared = await common(store, RUNS * PROCESSES)
-        writers = begin_all([(shuffle, postgres_schema, f"w{n}", shared, count) for n in range(PROCESSES)])
+        shared = await claim_common(store, RUNS * PROCESSES)
+        writers = start_all([(shuffle, postgres_schema, f"w{n}", shared, count) for n in range(PROCESSES)])
         for writer in writers:
-            writer.tell("go")
-        marks = set().union(*(writer.hear() for writer in writers))
+            writer.send("go")
+        marks = set().union(*(writer.receive() for writer in writers))
         assert [writer.end() for writer in writers] == [0] * PROCESSES
         assert len(marks) >= count * PROCESSES
         await check(store, marks)
 
 
-async def test_cut_connections_lose_and_double_nothing(postgres_schema: str, full: bool) -> None:
-    """1,000 cuts with --full, else 20: after a commit and before its reply, before a statement, in the middle."""
+async def test_cut_connections_lose_or_double_no_write(postgres_schema: str, full: bool) -> None:
+    """1,000 cuts with --full, otherwise 20: between a commit and its reply, before a statement, or in the middle."""
     times = 1000 if full else 20
     with Proxy(port_of(postgres_schema)) as proxy:
         through = postgres_schema.replace(f":{proxy.target}/", f":{proxy.port}/")
         patient, hasty = PostgresBackend(through), PostgresBackend(through, patience=0.0)
         async with open_store(postgres_schema) as direct, Store(patient) as first, Store(hasty) as second:
             make_rows(postgres_schema)
-            shared = await common(direct, RUNS)
+            shared = await claim_common(direct, RUNS)
             loads = [Load(first, "patient", shared), Load(second, "hasty", shared)]
             proxy.cut(times)
             async with asyncio.TaskGroup() as group:
@@ -57,10 +57,11 @@ async def test_cut_connections_lose_and_double_nothing(postgres_schema: str, ful
     assert sorted(rows(postgres_schema)) == sorted(loads[0].rows | loads[1].rows)
 
 
-async def test_what_is_told_after_a_lost_reply_is_true(postgres_schema: str, full: bool) -> None:
-    """A patient store tells its callers what was done, not what it found when it looked again.
+async def test_a_retried_operation_returns_its_own_outcome_after_a_lost_reply(postgres_schema: str, full: bool) -> None:
+    """The store returns what its operation did, not what it finds when it looks again.
 
-    A run is new, a claim gives the run that it took, a release released; 300 cuts with --full, else 12.
+    A created run is new, a claim returns the run that it claimed, and a release succeeds. 300 cuts with --full,
+    otherwise 12.
     """
     times, rounds = (300 if full else 12), 0
     with Proxy(port_of(postgres_schema), seed=2) as proxy:
@@ -83,11 +84,11 @@ async def test_what_is_told_after_a_lost_reply_is_true(postgres_schema: str, ful
     print(f"cut {dict(proxy.cuts)} in {rounds} rounds")
 
 
-async def test_a_server_that_crashes_loses_and_doubles_nothing(server: PostgresServer, full: bool) -> None:
-    """10 immediate restarts with --full, else 1, in the middle of the load: the store waits for it, and goes on."""
+async def test_a_crashing_server_loses_or_doubles_no_write(server: PostgresServer, full: bool) -> None:
+    """10 immediate restarts with --full, otherwise 1, under load. The store reconnects and continues."""
     make_rows(server.url)
     async with open_store(server.url) as store:
-        load = Load(store, "w", await common(store, RUNS))
+        load = Load(store, "w", await claim_common(store, RUNS))
         over = False
         async with asyncio.TaskGroup() as group:
             group.create_task(load.run(lambda: not over))
@@ -96,15 +97,15 @@ async def test_a_server_that_crashes_loses_and_doubles_nothing(server: PostgresS
                 await asyncio.to_thread(server.restart)
             await load.more(50)
             over = True
-        print(f"done {dict(load.done)}, told {load.lost} times that it is unknown")
+        print(f"done {dict(load.done)}, {load.lost} unknown outcomes")
         await check(store, load.marks)
     assert sorted(rows(server.url)) == sorted(load.rows)
 
 
-async def test_a_server_that_is_away_for_too_long_is_said_to_be_and_gone_on_with(server: PostgresServer) -> None:
-    """Every call ends, with ConnectionLost; the same store goes on when the server is back."""
+async def test_calls_fail_with_connection_lost_during_a_long_outage(server: PostgresServer) -> None:
+    """The same store works again when the server is back."""
     async with Store(PostgresBackend(server.url, patience=0.2), patience=0.2) as store:
-        shared = await common(store, RUNS)
+        shared = await claim_common(store, RUNS)
         row = await store.get(shared.runs[0])
         await asyncio.to_thread(server.stop, "immediate")
         said = await asyncio.gather(
@@ -117,11 +118,11 @@ async def test_a_server_that_is_away_for_too_long_is_said_to_be_and_gone_on_with
         )
         assert [type(each) for each in said] == [ConnectionLost] * 5
         await asyncio.to_thread(server.start)
-        load, places = Load(store, "w", shared, kinds=("append", "two_runs", "tell", "create")), iter(range(50))
+        load, places = Load(store, "w", shared, kinds=("append", "two_runs", "command", "create")), iter(range(50))
         await load.run(lambda: next(places, None) is not None)
         await check(store, load.marks)
 
 
 def port_of(url: str) -> int:
-    """The port in an address."""
+    """Return the port of a URL."""
     return int(url.partition("@")[2].partition("/")[0].rpartition(":")[2])

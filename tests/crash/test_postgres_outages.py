@@ -1,4 +1,4 @@
-"""PostgreSQL fails under running runs, and is well again: everything goes on by itself, and nobody is asked."""
+"""PostgreSQL outages under running runs: runs continue afterwards without an operator."""
 
 import asyncio
 import os
@@ -19,18 +19,18 @@ WAITING = "SELECT 1 FROM pg_locks WHERE NOT granted"
 
 
 def crash_a_backend(server: PostgresServer) -> None:
-    """A process of the server dies: the server cuts everybody off, and recovers."""
+    """Kill a server process; the server then closes all connections and recovers."""
     for (pid,) in server.sql(f"{BACKENDS} AND query LIKE '%COMMIT%' LIMIT 1") or server.sql(f"{BACKENDS} LIMIT 1"):
         os.kill(int(str(pid)), signal.SIGKILL)
 
 
 def terminate_all(server: PostgresServer) -> None:
-    """An operator ends every connection of ours."""
+    """Terminate every connection of limpet, as an operator might."""
     server.sql(f"SELECT pg_terminate_backend(pid) FROM ({BACKENDS}) AS ours")
 
 
 def cancel_all(server: PostgresServer) -> None:
-    """An operator cancels every statement of ours."""
+    """Cancel every statement of limpet, as an operator might."""
     server.sql(f"SELECT pg_cancel_backend(pid) FROM ({BACKENDS}) AS ours")
 
 
@@ -43,8 +43,10 @@ FAULTS: dict[str, Callable[[PostgresServer], None]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_runs_go_on_by_themselves_after_a_fault(server: PostgresServer, fault: str, full: bool) -> None:
-    """20 faults with --full, else 2, each in the middle of steps: every run completes, every effect is done once."""
+async def test_runs_continue_after_a_server_fault(server: PostgresServer, fault: str, full: bool) -> None:
+    """20 faults with --full, otherwise 2, each in the middle of steps. Every run completes, and every effect happens
+    once.
+    """
     async with limpet.open(server.url, agents=Walkers.agents) as app:
         walkers = Walkers(app)
         for _ in range(20 if full else 2):
@@ -54,8 +56,8 @@ async def test_runs_go_on_by_themselves_after_a_fault(server: PostgresServer, fa
         await walkers.arrive()
 
 
-async def test_whoever_reads_or_commands_waits_for_a_server_that_is_away(server: PostgresServer) -> None:
-    """Every question and command that is asked while it is down is answered when it is up, opening included."""
+async def test_queries_and_commands_wait_for_a_stopped_server(server: PostgresServer) -> None:
+    """All calls made during the outage succeed after it, including opening a store."""
     async with limpet.open(server.url, agents=Walkers.agents) as app:
         walkers = Walkers(app)
         await walkers.start()
@@ -79,23 +81,23 @@ async def test_whoever_reads_or_commands_waits_for_a_server_that_is_away(server:
                 app.signal("later", "word", 1),
                 app.pause(handle.id),
                 app.start(*Walkers.agents, 1, id="next"),
-                look_at(server.url),
+                open_and_read(server.url),
             )
         ]
         await asyncio.to_thread(server.start)
         await asyncio.gather(*asked)
 
 
-async def look_at(url: str) -> None:
-    """Open a store as a command does, and look."""
+async def open_and_read(url: str) -> None:
+    """Open a store as a command does, and read."""
     async with limpet.open(url) as app:
         await app.runs()
 
 
-async def test_runs_go_on_by_themselves_after_locks_are_given_back(
+async def test_runs_continue_after_rows_were_locked_by_an_operator(
     server: PostgresServer, full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An operator locks all rows for longer than a lock is waited for; ten times with --full."""
+    """The locks last longer than the lock timeout; ten times with --full."""
 
     def hasty(*where: str, **words: str) -> dict[str, str]:
         return {name: text.replace("'5s'", "'50ms'") for name, text in load(*where, **words).items()}
@@ -108,14 +110,14 @@ async def test_runs_go_on_by_themselves_after_locks_are_given_back(
             await walkers.more(20)
             with psycopg.connect(server.url) as holding:
                 holding.execute("SELECT 1 FROM limpet.streams FOR UPDATE")
-                for is_waiting in (True, False):  # until somebody waits, and until that was given up
+                for is_waiting in (True, False):  # until a statement waits, and until it has timed out
                     while bool(await asyncio.to_thread(server.sql, WAITING)) is not is_waiting:
                         pass
         await walkers.arrive()
 
 
-async def test_runs_go_on_by_themselves_when_there_is_space_again() -> None:
-    """The server's disk is full for a while: its tables cannot grow, or it cannot write its log and crashes."""
+async def test_runs_continue_when_the_servers_full_disk_has_space_again() -> None:
+    """The server cannot extend its tables, or cannot write its WAL and crashes."""
     settings = {"fsync": "off", "min_wal_size": "32MB", "max_wal_size": "64MB", "wal_recycle": "off"}
     with small_disk("256m") as folder, PostgresServer(folder, **settings) as server:
         async with limpet.open(server.url, agents=Walkers.agents) as app:
@@ -132,7 +134,7 @@ async def test_runs_go_on_by_themselves_when_there_is_space_again() -> None:
 
 
 async def use_up(server: PostgresServer) -> None:
-    """Write until the server refuses for want of space, or dies of it."""
+    """Write until the server refuses for lack of space, or crashes."""
     async with limpet.open_store(server.url, patience="100ms") as store:
         while True:
             try:
@@ -142,7 +144,7 @@ async def use_up(server: PostgresServer) -> None:
 
 
 def is_up(server: PostgresServer) -> bool:
-    """Whether it answers."""
+    """Return whether the server answers."""
     try:
         return bool(server.sql("SELECT 1"))
     except psycopg.OperationalError:

@@ -1,4 +1,4 @@
-"""Runs are pruned while workers drive others and all of them are killed: nothing live is lost, and all is whole."""
+"""Pruning while workers run and all processes are killed: no live run is lost, and everything stays intact."""
 
 import asyncio
 import json
@@ -28,12 +28,12 @@ from tests.crash.agents import serve
 from tests.crash.processes import Job
 from tests.crash.prunes import Folder, fork, keeper, prune, work
 from tests.crash.test_requests import KILLED, Process
-from tests.crash.test_runs import Scene, scene
+from tests.crash.test_runs import RunHarness, harness
 
 PRELOAD = ["tests.crash.jobs", "tests.crash.agents", "tests.crash.requests", "tests.crash.prunes"]
 get_context("forkserver").set_forkserver_preload(PRELOAD)
 
-__all__ = ["scene"]
+__all__ = ["harness"]
 
 JOBS: tuple[Job, ...] = (work, work, prune, prune, fork)
 KINDS = ("plain", "asks", "fails", "calls")
@@ -42,15 +42,15 @@ REFUSED = (limpet.NotFound, limpet.WrongState, limpet.AlreadyAnswered, limpet.Ex
 
 
 class Life(NamedTuple):
-    """One of those that a name has had."""
+    """One of several runs that have used a run id, in turn."""
 
     run: str
     life: str
     kind: str
 
 
-class Place:
-    """A store, processes that work, prune and fork there, and an app that starts, answers and resumes."""
+class PruneHarness:
+    """A store, processes that work, prune and fork, and an app that starts, answers and resumes runs."""
 
     def __init__(self, url: str, folder: Path, app: App, seed: int) -> None:
         self.url, self.folder, self.app, self.store = url, folder, app, app.store
@@ -60,20 +60,20 @@ class Place:
         self.deaths: Counter[str] = Counter()
         self.lives: list[Life] = []
         self.now: dict[str, Life] = {}
-        """Which life of a name was acknowledged last."""
+        """The last acknowledged run per id."""
         self.resumed: set[tuple[str, str]] = set()
-        """By run and life."""
+        """Resumed runs, by id and life."""
 
     # Processes
 
     def begin(self, job: Job, *, doomed: bool) -> None:
-        """A process, which is killed in the middle of something, perhaps."""
+        """Start a process; a doomed one is usually killed in the middle of an operation."""
         middle = "statements" if self.is_sqlite else "queries"
         where = f"{middle}:{self.chance.randint(20, 900)}" if doomed and self.chance.random() < 0.7 else ""
         self.processes[job].append(Process(job, self.url, str(self.folder), where))
 
-    async def tend(self) -> None:
-        """Follow each that was killed by another."""
+    async def replace_killed(self) -> None:
+        """Start a new process for each one that was killed."""
         for job in set(JOBS):
             for process in self.processes[job][:]:
                 if process.has_ended:
@@ -84,22 +84,22 @@ class Place:
                 self.begin(job, doomed=True)
 
     def kill(self) -> None:
-        """One of them, wherever it is."""
+        """Kill a random process."""
         self.chance.choice(self.processes[self.chance.choice(JOBS)]).kill()
 
-    async def dismiss(self, *jobs: Job) -> None:
-        """Those who do this go, and nothing is left half-way."""
+    async def stop_jobs(self, *jobs: Job) -> None:
+        """Stop the processes of these jobs, and wait for them."""
         for job in jobs:
             for process in self.processes.pop(job):
                 with suppress(OSError):  # it was killed just now
-                    process.tell("go")
+                    process.send("go")
                 assert await process.ended() in (0, KILLED)
             self.processes[job] = []
 
     # People
 
     async def start(self) -> None:
-        """A run under a name that is free, or was pruned."""
+        """Start a run under an id that is free or was pruned."""
         life = Life(self.chance.choice(NAMES), f"l{len(self.lives)}", self.chance.choice(KINDS))
         with suppress(limpet.IdConflict):
             await self.app.start(keeper, f"{life.life} {life.kind}", id=life.run)
@@ -107,7 +107,7 @@ class Place:
             self.now[life.run] = life
 
     async def help(self) -> None:
-        """Say yes to whatever is asked, mend what is broken, and resume what failed."""
+        """Approve every request, fix the cause of failures, and resume failed and quarantined runs."""
         for request in await self.app.inbox():
             with suppress(*REFUSED):
                 await self.app.approve(request, by="ann")
@@ -117,22 +117,22 @@ class Place:
                     await self.resume(row)
 
     async def resume(self, row: RunRow) -> None:
-        """Let one go on that failed, or that too many died with."""
+        """Resume a failed or quarantined run."""
         life = await self.life_of(row)
         Folder.leave("mended", life)
         await self.app.resume(row.id)
         self.resumed.add((row.id, life))
 
     async def life_of(self, row: RunRow) -> str:
-        """Which life a run belongs to."""
+        """Return the life that a run belongs to."""
         [first] = await self.store.read(row.id, limit=1)
         return life_in(self.store.decode(first))
 
-    async def come_to_rest(self) -> None:
-        """Nobody is killed any more: every run comes to its end."""
+    async def run_all_to_end(self) -> None:
+        """Stop killing, and wait until every run has ended."""
         for process in self.processes[work]:
             process.kill()
-        await self.dismiss(prune, fork, work)
+        await self.stop_jobs(prune, fork, work)
         for _ in range(JOBS.count(work)):
             self.begin(work, doomed=False)
         async with asyncio.timeout(60):
@@ -146,7 +146,7 @@ class Place:
     # Checks
 
     async def check_lives(self) -> None:
-        """Every run that was started is there and has come to its end, or was pruned when it had."""
+        """Check that every started run exists and has ended, or had ended when it was pruned."""
         about_to_go = {run for line in Folder.found("pruning") for run, _, _ in json.loads(line)}
         rows = {row.id: row for row in (await self.store.runs(limit=1000)).rows}
         for life in self.lives:
@@ -161,7 +161,7 @@ class Place:
             assert traces[0] or (failed and traces[1]), f"{life} was deleted before its end"
         for row in rows.values():
             log = [self.store.decode(event) async for event in self.store.log(row.id)]
-            check_asked(log)
+            check_approved(log)
             for each in (row.origin, parent_of(log)):
                 assert each is None or each in rows, f"{row.id} is without {each}"
         pruned = Folder.found("pruned") + Folder.found("archived")
@@ -171,14 +171,14 @@ class Place:
         print(f"{len(self.lives)} lives and {forks} forks, {len(pruned)} families pruned, {dict(self.deaths)}")
 
     def check_traces(self) -> None:
-        """Nothing was done twice."""
+        """Check that no effect happened twice."""
         for path in self.folder.glob("mails/*/*"):
             assert path.read_text() == "done\n", path
         for path in self.folder.glob("pays/*/*"):
             assert len(set(path.read_text().splitlines())) == 1, path
 
     async def check_archive(self) -> None:
-        """Whatever was deleted is whole in a file, and had ended."""
+        """Check that every archived run is complete in a bundle and had ended."""
         found = {}
         for path in self.folder.glob("archive/*.zip"):
             bundle = await read_bundle(path)
@@ -194,7 +194,7 @@ class Place:
             await self.check_bundle(path, bundle)
 
     async def check_bundle(self, path: Path, bundle: Bundle) -> None:
-        """It loads into another store, as it was here."""
+        """Check that a bundle loads into another store unchanged."""
         async with limpet.open("memory:", worker=False) as other:
             handle = await other.load(path)
             assert (await handle.info()).status in ENDED
@@ -202,7 +202,7 @@ class Place:
             await other.verify()
 
     async def check_blobs(self) -> None:
-        """What is referred to is there, and nothing else."""
+        """Check that exactly the blobs in use are stored."""
         await self.app.verify()
         while await self.store.collect_blobs(grace=0):
             pass
@@ -211,7 +211,7 @@ class Place:
         assert await asyncio.to_thread(self.blobs) == referred
 
     def blobs(self) -> set[str]:
-        """Every blob that is stored."""
+        """Return the ids of all stored blobs."""
         if self.is_sqlite:
             db = apsw.Connection(self.url.removeprefix("sqlite:///"))
             found = {str(id) for (id,) in db.execute("SELECT id FROM limpet_blobs")}
@@ -224,21 +224,21 @@ class Place:
 
 
 def life_in(first: AnyBody) -> str:
-    """What the first event of a log says."""
+    """Return the life in the first event of a log."""
     assert isinstance(first, b.RunCreated)
     return str(first.input.value()).split()[0]
 
 
 def parent_of(log: list[AnyBody]) -> str | None:
-    """The run that waits for this one, if one does."""
+    """Return the run that waits for this one, if any."""
     first = log[0]
     assert isinstance(first, b.RunCreated)
     is_fork = any(isinstance(body, b.RunForked) for body in log)
     return first.parent.run if first.parent is not None and first.parent.mode == "call" and not is_fork else None
 
 
-def check_asked(log: list[AnyBody]) -> None:
-    """No effect of a fork that asks without a yes."""
+def check_approved(log: list[AnyBody]) -> None:
+    """Check that a fork that asks has no effect without approval."""
     asks, allowed, begun = False, set[str | None](), set[str]()
     for body in log:
         match body:
@@ -254,96 +254,96 @@ def check_asked(log: list[AnyBody]) -> None:
 
 
 def head_of(event: Event) -> tuple[str, int, str]:
-    """Where a log ends."""
+    """Return the end of a log."""
     return (event.run, event.seq, event.hash.hex())
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 async def url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
-    """On each kind of store."""
+    """The URL of a store of each kind."""
     is_sqlite = request.param == "sqlite"
     url = f"sqlite:///{tmp_path / 'limpet.db'}" if is_sqlite else request.getfixturevalue("postgres_schema")
     async with limpet.open_store(url):
         yield url
 
 
-async def test_pruned_while_everybody_is_killed(url: str, tmp_path: Path, full: bool) -> None:
-    """Whoever works, prunes and forks, at random and in the middle of something: 100 of them with --full, else 8."""
+async def test_pruning_loses_no_live_run_while_processes_are_killed(url: str, tmp_path: Path, full: bool) -> None:
+    """Workers, pruners and forkers are killed at random: 100 times with --full, otherwise 8."""
     Folder.path = tmp_path / "traces"
     Folder.path.mkdir()
     async with limpet.open(url, worker=False) as app:
-        place = Place(url, Folder.path, app, seed=11)
+        harness = PruneHarness(url, Folder.path, app, seed=11)
         try:
-            await life_of(place, 100 if full else 8)
+            await run_and_check(harness, 100 if full else 8)
         finally:
-            for process in [each for some in place.processes.values() for each in some]:
+            for process in [each for some in harness.processes.values() for each in some]:
                 process.kill()
 
 
-async def life_of(place: Place, kills: int) -> None:
-    """Until so many were killed; then all comes to rest, and is as it should be; then all is pruned."""
-    while place.deaths.total() < kills or len(place.lives) < kills:
-        await place.tend()
+async def run_and_check(harness: PruneHarness, kills: int) -> None:
+    """Run until this many processes were killed, then stop and check everything, then prune everything."""
+    while harness.deaths.total() < kills or len(harness.lives) < kills:
+        await harness.replace_killed()
         for _ in range(3):
-            await place.start()
-            await place.help()
-            await SystemClock().sleep(place.chance.randrange(20_000))
-        if place.chance.random() < 0.3:
-            place.kill()
-        if place.chance.random() < 0.1:
-            await place.app.verify()
-    await place.come_to_rest()
-    await place.check_lives()
-    place.check_traces()
-    await place.check_blobs()
-    await place.check_archive()
-    await all_goes(place)
+            await harness.start()
+            await harness.help()
+            await SystemClock().sleep(harness.chance.randrange(20_000))
+        if harness.chance.random() < 0.3:
+            harness.kill()
+        if harness.chance.random() < 0.1:
+            await harness.app.verify()
+    await harness.run_all_to_end()
+    await harness.check_lives()
+    harness.check_traces()
+    await harness.check_blobs()
+    await harness.check_archive()
+    await prune_everything(harness)
 
 
-async def all_goes(place: Place) -> None:
-    """Whatever is left can go, with everything that it referred to; and every name is free again."""
-    left = (await place.store.runs(limit=1000)).rows
-    done = await place.app.prune(older_than=0, dry_run=False)
+async def prune_everything(harness: PruneHarness) -> None:
+    """Prune all runs, check that no blob is left, and use every id again."""
+    left = (await harness.store.runs(limit=1000)).rows
+    done = await harness.app.prune(older_than=0, dry_run=False)
     assert set(done.runs) == {row.id for row in left}
-    await place.check_blobs()
-    assert await asyncio.to_thread(place.blobs) == set()
-    assert (await place.app.verify()).runs == 0
+    await harness.check_blobs()
+    assert await asyncio.to_thread(harness.blobs) == set()
+    assert (await harness.app.verify()).runs == 0
     for name in NAMES:
-        await place.app.start(keeper, "again plain", id=name)
+        await harness.app.start(keeper, "again plain", id=name)
     for name in NAMES:
-        assert await (await place.app.get(name)).result(timeout="60s") == "again plain"
-    place.check_traces()
-    await place.dismiss(work)
-    assert (await place.app.verify()).runs == len(NAMES)
+        assert await (await harness.app.get(name)).result(timeout="60s") == "again plain"
+    harness.check_traces()
+    await harness.stop_jobs(work)
+    assert (await harness.app.verify()).runs == len(NAMES)
 
 
-async def test_who_was_stopped_writes_nothing_to_a_run_that_took_the_name(scene: Scene) -> None:
-    """It stands still until its run was done elsewhere, pruned, begun anew and claimed under the same fence."""
-    scene.service.hold("/once/r/first")
-    stopped = scene.process(serve, "plain", "r", "500ms")
-    await scene.start("plain", "r")
-    await asyncio.to_thread(scene.service.wait_for, "/once/r/first")
-    stopped.tell("stop")
-    other = scene.process(serve, "plain", "r", "500ms")
-    await scene.until("r", b.RunCompleted)
-    old = [event.actor for event, _ in await scene.log("r")]
-    assert (await scene.app.prune(older_than=0, dry_run=False)).runs == ["r"]
+async def test_a_suspended_worker_does_not_write_to_a_new_run_with_the_same_id(harness: RunHarness) -> None:
+    """Meanwhile its run was completed, pruned, created again and claimed with the same fence."""
+    harness.service.hold("/once/r/first")
+    stopped = harness.process(serve, "plain", "r", "500ms")
+    await harness.start("plain", "r")
+    await asyncio.to_thread(harness.service.wait_for, "/once/r/first")
+    stopped.send("stop")
+    other = harness.process(serve, "plain", "r", "500ms")
+    await harness.until("r", b.RunCompleted)
+    old = [event.actor for event, _ in await harness.log("r")]
+    assert (await harness.app.prune(older_than=0, dry_run=False)).runs == ["r"]
 
-    scene.service.forget()
-    scene.service.hold("/keyed/r/second")
-    await scene.start("plain", "r")
-    await asyncio.to_thread(scene.service.wait_for, "/once/r/first")
-    assert (await scene.store.get("r")).fence == 1
+    harness.service.forget()
+    harness.service.hold("/keyed/r/second")
+    await harness.start("plain", "r")
+    await asyncio.to_thread(harness.service.wait_for, "/once/r/first")
+    assert (await harness.store.get("r")).fence == 1
     stopped.kill(signal.SIGCONT)
-    scene.service.release("/once/r/first")
-    await asyncio.to_thread(scene.service.wait_for, "/keyed/r/second")
-    stopped.tell("go")
+    harness.service.release("/once/r/first")
+    await asyncio.to_thread(harness.service.wait_for, "/keyed/r/second")
+    stopped.send("go")
     assert await stopped.ended() == 0
-    scene.service.release("/keyed/r/second")
-    await scene.until("r", b.RunCompleted)
-    other.tell("go")
+    harness.service.release("/keyed/r/second")
+    await harness.until("r", b.RunCompleted)
+    other.send("go")
     assert await other.ended() == 0
-    await scene.check_pair("r", "plain")
-    assert old[1] not in [event.actor for event, _ in await scene.log("r")]
-    assert await scene.claims("r") == [False]
-    assert await scene.store.late("r") == []
+    await harness.check_pair("r", "plain")
+    assert old[1] not in [event.actor for event, _ in await harness.log("r")]
+    assert await harness.claims("r") == [False]
+    assert await harness.store.late("r") == []

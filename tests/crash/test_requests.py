@@ -1,4 +1,4 @@
-"""Requests, notifications, calls and handoffs whose processes are killed, and answers that are raced."""
+"""Requests, notifications, calls and handoffs whose processes are killed, and concurrent answers."""
 
 import asyncio
 import os
@@ -20,10 +20,10 @@ from limpet.service.app import App
 from limpet.service.settings import Settings
 from limpet.state import ENDED
 from limpet.stores import RequestFilter
-from tests.behaviour.requests.event_orders import OUTCOMES, outcome_of, told
+from tests.behaviour.requests.event_orders import OUTCOMES, outcome_of, summarize
 from tests.crash.counting_service import Service
 from tests.crash.processes import Child, Job
-from tests.crash.requests import Shifted, Verdict, agents_of, answer, drive, opened, race, visit
+from tests.crash.requests import Shifted, Verdict, agents_of, answer, opened, race, run_clerk, visit
 
 get_context("forkserver").set_forkserver_preload(["tests.crash.jobs", "tests.crash.agents", "tests.crash.requests"])
 
@@ -35,48 +35,48 @@ DAY = microseconds("1d")
 
 
 class Process(Child):
-    """One that can be killed."""
+    """A process that can be killed."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has, by itself or not."""
+        """Whether the process has ended."""
         return self._process.exitcode is not None
 
     def kill(self) -> None:
-        """Unless it has ended."""
+        """Kill the process unless it has ended."""
         if not self.has_ended and self._process.pid is not None:
-            with suppress(ProcessLookupError):  # just now
+            with suppress(ProcessLookupError):  # it has ended just now
                 os.kill(self._process.pid, signal.SIGKILL)
 
     async def ended(self) -> int | None:
-        """How it ended; others go on meanwhile."""
+        """Wait for the end of the process without blocking the loop, and return its exit code."""
         await asyncio.to_thread(wait, [self._process.sentinel], 60)
-        assert self._process.exitcode is not None, "it went on and on"
+        assert self._process.exitcode is not None, "the process did not end"
         return self._process.exitcode
 
 
-class Desk:
-    """A store, a service that runs act upon, and an app that starts, answers and looks, at a time of its own."""
+class RequestHarness:
+    """A store, a service for effects, and an app with its own clock that starts, answers and reads."""
 
     def __init__(self, url: str, service: Service) -> None:
         self.url, self.service = url, service
         self.processes: list[Process] = []
 
     def app(self, clock: Shifted) -> App:
-        """An app without a worker."""
+        """Return an app without a worker."""
         settings = Settings(limpet.open_store(self.url, clock=clock), clock, RandomIds(SystemClock()))
         settings.worker = None
         return App(settings)
 
     def process(self, job: Job, *arguments: Any) -> Process:
-        """A process that is ready."""
+        """Start a process, and wait until it is ready."""
         process = Process(job, self.url, *arguments)
         self.processes.append(process)
-        assert process.hear() == "ready"
+        assert process.receive() == "ready"
         return process
 
-    async def visited(self, app: App, run: str, off: int, where: str = "") -> None:
-        """A process serves a run until nothing more is to be done at this time, or dies there; then it is killed."""
+    async def serve_once(self, app: App, run: str, off: int, where: str = "") -> None:
+        """Serve a run in a process until nothing is left to do at this time, or it dies; then kill it."""
         process = self.process(visit, self.service.server_port, run, off, where)
         async with asyncio.timeout(60):
             while not process.has_ended and not await self._is_settled(app, run):
@@ -92,21 +92,21 @@ class Desk:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-async def desk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Desk]:
-    """On each kind of store."""
+async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RequestHarness]:
+    """A harness on each kind of store."""
     is_sqlite = request.param == "sqlite"
     url = f"sqlite:///{tmp_path / 'limpet.db'}" if is_sqlite else request.getfixturevalue("postgres_schema")
     async with limpet.open_store(url):
         pass
     with Service() as service:
-        desk = Desk(url, service)
-        yield desk
-        for process in desk.processes:
+        harness = RequestHarness(url, service)
+        yield harness
+        for process in harness.processes:
             process.kill()
 
 
-async def each(cases: Iterable[T], trial: Callable[[T], Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Try all cases, a few at once; what came of them."""
+async def run_cases(cases: Iterable[T], trial: Callable[[T], Coroutine[Any, Any, Any]]) -> list[Any]:
+    """Run all cases, a few concurrently, and return their results."""
     room = asyncio.Semaphore(AT_ONCE)
 
     async def one(case: T) -> Any:
@@ -125,9 +125,9 @@ FIRST_APPEND = "commit:3"
 
 
 class Script(NamedTuple):
-    """How an outcome comes about: what happens while no process is there, and then two come, or one if it is short.
+    """The events that lead to an outcome. After each part two processes serve the run, or one for the part `short`.
 
-    The first dies right after the first thing that it writes, the other one when nothing is left to be done.
+    The first dies right after its first append, the other when nothing is left to do.
     """
 
     kind: str
@@ -160,28 +160,28 @@ SCRIPTS = {
 SLICE = ("run.completed: approved, rejected", "run.cancelled: expired raised", "run.completed: answered escalated")
 
 
-class Play:
-    """A script on its stage."""
+class ScriptRun:
+    """One execution of a script."""
 
-    def __init__(self, desk: Desk, outcome: str) -> None:
-        self.desk, self.outcome, self.script = desk, outcome, SCRIPTS[outcome]
+    def __init__(self, harness: RequestHarness, outcome: str) -> None:
+        self.harness, self.outcome, self.script = harness, outcome, SCRIPTS[outcome]
         self.run = outcome.replace(": ", "-").replace(", ", "-").replace(" ", "-")
         self.clock = Shifted()
 
-    async def play(self) -> None:
-        """To its end; it comes out as it should, and nothing was done twice."""
-        async with self.desk.app(self.clock) as app:
+    async def execute(self) -> None:
+        """Execute the script, and check the outcome and the effects."""
+        async with self.harness.app(self.clock) as app:
             await app.start(agents_of(self.run)["asker"], self.script.kind, id=self.run)
             for number, part in enumerate(self.script.parts, 1):
                 for act in part:
                     await self.do(app, act)
-                await self.desk.visited(app, self.run, self.clock.off, FIRST_APPEND)
+                await self.harness.serve_once(app, self.run, self.clock.off, FIRST_APPEND)
                 if number != self.script.short:
-                    await self.desk.visited(app, self.run, self.clock.off)
+                    await self.harness.serve_once(app, self.run, self.clock.off)
             await self.check(app)
 
     async def do(self, app: App, act: Act) -> None:
-        """Something happens while no process is there."""
+        """Perform an act while no process serves the run."""
         match act:
             case "hour":
                 self.clock.off += HOUR
@@ -197,12 +197,12 @@ class Play:
                 await app.reject((await app.inbox(run=self.run))[0], by="bob", because="no")
 
     async def check(self, app: App) -> None:
-        """What the log says, what the service has seen."""
+        """Check the log and the service's counters."""
         await app.verify(self.run)
         assert await app.store.check_rows(self.run) == []
-        found = told(await app.log(self.run))
+        found = summarize(await app.log(self.run))
         assert outcome_of(found) == self.outcome
-        applied = self.desk.service.applied
+        applied = self.harness.service.applied
         assert applied[f"/keyed/{self.run}/begin"] == 1
         acted = applied[f"/keyed/{self.run}/act"] + applied[f"/keyed/{self.run}/pay"]
         last = found.last
@@ -214,29 +214,29 @@ class Play:
             assert acted == 0
 
 
-async def test_every_outcome_with_real_kills(desk: Desk, full: bool) -> None:
-    """All that can come of a request, each with processes that are killed about its decision and after it."""
+async def test_every_outcome_of_a_request_is_reached_despite_kills(harness: RequestHarness, full: bool) -> None:
+    """Processes are killed during and after each decision."""
     assert set(SCRIPTS) == set(OUTCOMES)
-    await each(SCRIPTS if full else SLICE, lambda outcome: Play(desk, outcome).play())
+    await run_cases(SCRIPTS if full else SLICE, lambda outcome: ScriptRun(harness, outcome).execute())
 
 
-# Raced answers
+# Concurrent answers
 
 
-async def test_one_of_two_answers_wins(desk: Desk, full: bool) -> None:
-    """2,000 pairs from two processes with --full, else 50: the run goes on with the winner's, the loser is told so."""
+async def test_one_of_two_concurrent_answers_wins(harness: RequestHarness, full: bool) -> None:
+    """2,000 pairs from two processes with --full, otherwise 50. The loser's error names the winner."""
     pairs, batch = (2000, 200) if full else (50, 50)
     raced, names = agents_of("race")["raced"], ("ann", "bob")
     barrier = get_context("forkserver").Barrier(2)
-    racers = [desk.process(race, barrier, name) for name in names]
+    racers = [harness.process(race, barrier, name) for name in names]
     wins = dict.fromkeys(names, 0)
-    async with opened(desk.url, [raced]) as app:
+    async with opened(harness.url, [raced]) as app:
         for first in range(0, pairs, batch):
             handles = [await app.start(raced, place, id=f"r{first + place}") for place in range(batch)]
-            requests = await _all_asked(app, batch)
+            requests = await _wait_for_requests(app, batch)
             for racer in racers:
-                racer.tell([requests[handle.id] for handle in handles])
-            heard = [await asyncio.to_thread(racer.hear) for racer in racers]
+                racer.send([requests[handle.id] for handle in handles])
+            heard = [await asyncio.to_thread(racer.receive) for racer in racers]
             for place, (handle, *said) in enumerate(zip(handles, *heard, strict=True)):
                 assert said.count("won") == 1
                 winner = names[said.index("won")]
@@ -247,13 +247,13 @@ async def test_one_of_two_answers_wins(desk: Desk, full: bool) -> None:
         kinds = [event.kind for event in await app.log("r0")]
         assert kinds.count("request.answered") == 1
     for racer in racers:
-        racer.tell([])
+        racer.send([])
         assert await racer.ended() == 0
     print(f"{pairs} pairs: {wins}")
 
 
-async def _all_asked(app: App, count: int) -> dict[str, str]:
-    """The request of each run, once there are so many."""
+async def _wait_for_requests(app: App, count: int) -> dict[str, str]:
+    """Wait for `count` open requests, and return them by run."""
     async with asyncio.timeout(60):
         with app.store.watch() as watch:
             while len(rows := await app.store.requests(RequestFilter())) < count:
@@ -261,21 +261,21 @@ async def _all_asked(app: App, count: int) -> dict[str, str]:
     return {row.run: row.id for row in rows}
 
 
-# Every boundary
+# Every commit
 
 
-class Parent:
-    """Whoever is asked: answers what was told, once it was told."""
+class NotifiedPerson:
+    """Answers each request once the notification about it has arrived."""
 
-    def __init__(self, desk: Desk, app: App) -> None:
-        self.desk, self.app = desk, app
+    def __init__(self, harness: RequestHarness, app: App) -> None:
+        self.harness, self.app = harness, app
 
     async def answer_all(self) -> None:
-        """For ever."""
+        """Answer requests forever."""
         with self.app.store.watch() as watch:
             while True:
                 for request in await self.app.inbox(to="parent"):
-                    if self.desk.service.arrived[f"/keyed/told/{request.id}"]:
+                    if self.harness.service.arrived[f"/keyed/told/{request.id}"]:
                         await self._answer(request)
                 await watch.changed()
 
@@ -286,8 +286,8 @@ class Parent:
             await self.app.answer(request, Verdict(is_fine=True, why="indeed"), by="parent")
 
 
-async def check_clerk(desk: Desk, app: App, run: str) -> None:
-    """Two requests, each decided once and told with one key; one child of each kind; everything done once."""
+async def check_clerk(harness: RequestHarness, app: App, run: str) -> None:
+    """Check that both requests were decided and notified once, and every child and effect exists once."""
     assert (await app.result(run, timeout=0)).value == "closed checked o1 indeed"
     children = {"checker": f"{run}.checker-1", "closer": f"{run}.closer-2"}
     log = [app.store.decode(event) async for event in app.store.log(run)]
@@ -299,9 +299,9 @@ async def check_clerk(desk: Desk, app: App, run: str) -> None:
     notified = [each.run for each in called if each.mode == "notify"]
     assert len(notified) == len(set(notified)) == 2
     for request in asked:
-        assert desk.service.applied[f"/keyed/told/{request}"] == 1
+        assert harness.service.applied[f"/keyed/told/{request}"] == 1
     for path in (f"{run}/begin", f"{run}/pay", f"{children['checker']}/begin", f"{children['closer']}/act"):
-        assert desk.service.applied[f"/keyed/{path}"] == 1
+        assert harness.service.applied[f"/keyed/{path}"] == 1
     for each in (run, *children.values(), *notified):
         await app.verify(each)
         assert await app.store.check_rows(each) == []
@@ -309,57 +309,59 @@ async def check_clerk(desk: Desk, app: App, run: str) -> None:
     assert await app.inbox(run=run) == []
 
 
-async def test_killed_about_every_commit_of_a_handoff(desk: Desk, full: bool) -> None:
-    """Of asking, telling, being answered, calling and handing over: the next process goes on, and nothing is lost."""
+async def test_a_handoff_killed_at_any_commit_is_continued(harness: RequestHarness, full: bool) -> None:
+    """While asking, notifying, being answered, calling and handing off."""
 
     async def trial(place: int) -> int | None:
         run = f"run-{place}"
         first, second = [await life(run, where) for where in (f"commit:{place}", "")]
         assert (first in (0, KILLED), second) == (True, 0)
-        await check_clerk(desk, app, run)
+        await check_clerk(harness, app, run)
         return first
 
     async def life(run: str, where: str) -> int | None:
-        ended = await desk.process(drive, desk.service.server_port, run, where).ended()
-        await asyncio.to_thread(desk.service.settle)
+        ended = await harness.process(run_clerk, harness.service.server_port, run, where).ended()
+        await asyncio.to_thread(harness.service.settle)
         return ended
 
-    async with desk.app(Shifted()) as app:
-        answering = asyncio.create_task(Parent(desk, app).answer_all())
+    async with harness.app(Shifted()) as app:
+        answering = asyncio.create_task(NotifiedPerson(harness, app).answer_all())
         try:
-            ends = await each(range(1, 80) if full else (5, 12, 19, 26), trial)
+            ends = await run_cases(range(1, 80) if full else (5, 12, 19, 26), trial)
         finally:
             answering.cancel()
             with suppress(asyncio.CancelledError):
                 await answering
     print(f"killed at {ends.count(KILLED)} places")
     assert ends.count(KILLED) >= (50 if full else 4)
-    assert not full or ends[-1] == 0  # there are no more places
+    assert not full or ends[-1] == 0  # no more places
 
 
 @pytest.mark.parametrize("place", [1, 2])
-async def test_whoever_answers_is_killed(desk: Desk, place: int) -> None:
-    """Before the commit: nobody has answered. After it: that stands. Either way it is answered once, and used once."""
+async def test_a_request_is_answered_once_if_the_answering_process_is_killed(
+    harness: RequestHarness, place: int
+) -> None:
+    """Killed before the commit, the request is still open; after it, the answer is final."""
     run = f"run-{place}"
-    async with desk.app(Shifted()) as app:
+    async with harness.app(Shifted()) as app:
         await app.start(agents_of(run)["patient"], "o1", id=run)
-        await desk.visited(app, run, 0)
-        dying = desk.process(answer, run, 0, f"commit:{place}")
-        dying.hear()
+        await harness.serve_once(app, run, 0)
+        dying = harness.process(answer, run, 0, f"commit:{place}")
+        dying.receive()
         assert await dying.ended() == KILLED
         assert len(await app.inbox(run=run)) == (place == 1)
         if place == 1:
-            assert await desk.process(answer, run, 0, "").ended() == 0
-        await desk.visited(app, run, 0)
-        await check_patient(desk, app, run)
+            assert await harness.process(answer, run, 0, "").ended() == 0
+        await harness.serve_once(app, run, 0)
+        await check_patient(harness, app, run)
 
 
-async def check_patient(desk: Desk, app: App, run: str) -> None:
-    """Its result, one answer, and no step twice."""
+async def check_patient(harness: RequestHarness, app: App, run: str) -> None:
+    """Check the result, the single answer, and that no step ran twice."""
     assert (await app.result(run, timeout=0)).value == "o1"
     kinds = [event.kind for event in await app.log(run)]
     assert [kinds.count(kind) for kind in ("request.opened", "request.answered", "step.started")] == [1, 1, 4]
-    arrived = {path: times for path, times in desk.service.arrived.items() if path.split("/")[2] == run}
+    arrived = {path: times for path, times in harness.service.arrived.items() if path.split("/")[2] == run}
     assert arrived == {
         f"/keyed/{run}/begin": 1,
         f"/read/{run}/look": 1,
@@ -369,15 +371,15 @@ async def check_patient(desk: Desk, app: App, run: str) -> None:
     await app.verify(run)
 
 
-async def test_an_approval_is_found_a_day_after_everything_was_killed(desk: Desk) -> None:
-    """By another process, with all that led to it; a third one goes on from there, and no step is taken again."""
+async def test_a_request_can_be_answered_a_day_after_all_processes_were_killed(harness: RequestHarness) -> None:
+    """Another process shows its full context; a third one continues without repeating a step."""
     run, clock = "run", Shifted()
-    async with desk.app(clock) as app:
+    async with harness.app(clock) as app:
         await app.start(agents_of(run)["patient"], "o1", id=run)
-        await desk.visited(app, run, 0)
+        await harness.serve_once(app, run, 0)
         clock.off += DAY
-        answering = desk.process(answer, run, DAY, "")
-        args, context = answering.hear()
+        answering = harness.process(answer, run, DAY, "")
+        args, context = answering.receive()
         assert await answering.ended() == 0
         assert args == {"run": run, "said": "o1"}
         assert (context.agent, context.input, context.goal) == ("patient", '"o1"', "settle o1")
@@ -388,8 +390,8 @@ async def test_an_approval_is_found_a_day_after_everything_was_killed(desk: Desk
         assert [(made.chosen, made.because) for made in context.decisions] == [('"whole"', "it arrived broken")]
         assert (context.facts, context.spent["steps"], context.left_out) == ({"customer": '"ann"'}, 2, 0)
         assert [choice.say for choice in context.choices] == ["approve", "approve with other arguments", "reject"]
-        await desk.visited(app, run, DAY)
-        await check_patient(desk, app, run)
+        await harness.serve_once(app, run, DAY)
+        await check_patient(harness, app, run)
         [answered] = [event for event in await app.log(run) if event.kind == "request.answered"]
         [asked] = [event for event in await app.log(run) if event.kind == "request.opened"]
         assert answered.time - asked.time >= DAY

@@ -1,4 +1,4 @@
-"""A caller's row and the event about it are both there or both not, wherever the process dies between them."""
+"""A caller's row and its event are both stored or both not, wherever the process dies."""
 
 from itertools import count
 from pathlib import Path
@@ -14,10 +14,10 @@ from tests.crash.processes import Child
 
 
 @pytest.mark.parametrize(("how", "step"), [("statements", 4), ("files", 5), ("queries", 4)])
-async def test_a_process_that_dies_in_a_transaction_leaves_both_or_neither(
+async def test_a_process_killed_in_a_transaction_leaves_row_and_event_or_neither(
     how: str, step: int, tmp_path: Path, request: pytest.FixtureRequest, full: bool
 ) -> None:
-    """It dies before each statement, in each write and sync of SQLite; after each statement sent to PostgreSQL."""
+    """It dies before each statement, write and sync of SQLite, or after each statement sent to PostgreSQL."""
     postgres = how == "queries"
     url = request.getfixturevalue("postgres_schema") if postgres else f"sqlite:///{tmp_path / 'limpet.db'}"
     async with open_store(url) as store:
@@ -40,7 +40,7 @@ async def test_a_process_that_dies_in_a_transaction_leaves_both_or_neither(
 
 
 async def recorded_in(url: str) -> list[str]:
-    """What the events of the run say was written; its log and rows are intact."""
+    """Return the names recorded in the run's events after checking its log and rows."""
     async with open_store(url) as store:
         await verify_run(store, "r1")
         assert await store.check_rows("r1") == []

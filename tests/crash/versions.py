@@ -26,13 +26,13 @@ def become_newer(put: Callable[[Any, Any, Any], None] = dict.__setitem__) -> Non
 
 @limpet.tool(effect="transaction")
 def mixed_pay(payment: str) -> None:
-    """Write a row that can be there only once."""
+    """Write a row that can exist only once."""
     limpet.current().transaction.execute(f"INSERT INTO mine VALUES ('{payment}')")
 
 
 @limpet.agent()
 async def mixed(run: limpet.Run) -> int:
-    """Pay, and wait for a word between the payments."""
+    """Pay, and wait for a signal between the payments."""
     for place in range(STEPS):
         await run.step(mixed_pay, f"{run.id}:{place}")
         await run.receive(f"go-{place}", int)
@@ -43,7 +43,7 @@ AGENTS = (mixed,)
 
 
 async def serve(pipe: Connection, url: str, log: str, is_newer: bool) -> None:
-    """Work, and give runs signals as told, until the process is killed."""
+    """Run a worker and send signals as told, until the process is killed."""
     if is_newer:
         become_newer()
     logging.getLogger("limpet").addHandler(logging.FileHandler(log))

@@ -8,10 +8,11 @@ import pytest
 
 from limpet import open_store
 from limpet.events import KINDS, Event, verify
-from limpet.journal import load, verify_run
+from limpet.journal import load, load_log_view, load_steps, verify_run
 from limpet.state import RunState, fold
 from limpet.stores import RunFilter
 from limpet.stores.conformance.suite import contract
+from limpet.stores.fork_reads import StepRange
 
 VERSIONS = sorted(path for path in Path(__file__).parent.iterdir() if path.is_dir() and (path / "run.jsonl").exists())
 
@@ -52,6 +53,8 @@ async def test_old_sqlite_files_are_opened(version: Path, tmp_path: Path) -> Non
         assert (state.status, state.position.step, state.requests[0].request) == ("waiting", 1, "q1")
         assert await store.count(RunFilter(labels={"team": "a"}, status=("waiting",))) == 1
         assert [request.to for request in await store.requests()] == [("ann",)]
+        steps = (await load_log_view(store, "golden")).steps
+        assert await load_steps(store, "golden", StepRange()) == [*steps.values()]
         assert await store.snapshots("golden")
         assert (await store.snapshot("golden") is None) == (version.name == "0.1.0")  # not used, without a digest
         await store.save_contracts([contract("support")])

@@ -172,6 +172,10 @@ class StepStarted(Body, frozen=True, kw_only=True):
     """The step is stubbed, in a fork: its result is that of the forked run, or generated."""
     made_up: bool = False
     """The result is a sample of its type, because the forked run has none."""
+    granted_by: str = ""
+    """The person who gave the approval."""
+    item: int | None = None
+    """Index of the plan's current item."""
 
 
 class StepProgressed(Body, frozen=True, kw_only=True):

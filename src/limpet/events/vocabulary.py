@@ -187,7 +187,7 @@ KINDS = (
     Kind("run.failed", 1, b.RunFailed, _OWNER),
     Kind("run.cancelled", 1, b.RunCancelled, _OWNER),
     Kind("turn.started", 1, b.TurnStarted, _OWNER),
-    Kind("step.started", 2, b.StepStarted, _OWNER),
+    Kind("step.started", 3, b.StepStarted, _OWNER),
     Kind("step.progressed", 1, b.StepProgressed, _OWNER),
     Kind("step.completed", 1, b.StepCompleted, _OWNER),
     Kind("step.failed", 1, b.StepFailed, _OWNER),
@@ -240,6 +240,7 @@ UPCASTS: Upcasts = {
     ("run.created", 1): _unchanged,  # version 2 adds `live`
     ("run.forked", 1): _unchanged,  # version 2 adds `live`
     ("step.started", 1): _unchanged,  # version 2 adds `made_up`
+    ("step.started", 2): _unchanged,  # version 3 adds `granted_by` and `item`
     ("run.claimed", 1): _unchanged,  # version 2 adds `alone`
     ("run.released", 1): _unchanged,  # version 2 adds `retry_at` and `fruitless`
 }

@@ -3,6 +3,7 @@
 from limpet.journal.conversation import ConversationWriter, Entry, OutgoingMessages, Summary, entries, latest
 from limpet.journal.journal import Journal
 from limpet.journal.snapshots import check_snapshots, load, load_whole
+from limpet.journal.steps import load_log_view, load_step, load_steps
 from limpet.journal.verify import check_late, verify_run
 
 __all__ = [
@@ -16,6 +17,9 @@ __all__ = [
     "entries",
     "latest",
     "load",
+    "load_log_view",
+    "load_step",
+    "load_steps",
     "load_whole",
     "verify_run",
 ]

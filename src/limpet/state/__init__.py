@@ -3,6 +3,7 @@
 from limpet.state.agent import AgentState, from_json, to_json
 from limpet.state.derivation import derived, outdated
 from limpet.state.fold import Fold, fold
+from limpet.state.log_view import LogView, StepView, step_of
 from limpet.state.patch import apply, describe_patch, diff
 from limpet.state.run import ENDED, Counters, Position, RunState, Status
 from limpet.state.task import TaskRecord, task_record
@@ -12,9 +13,11 @@ __all__ = [
     "AgentState",
     "Counters",
     "Fold",
+    "LogView",
     "Position",
     "RunState",
     "Status",
+    "StepView",
     "TaskRecord",
     "apply",
     "derived",
@@ -23,6 +26,7 @@ __all__ = [
     "fold",
     "from_json",
     "outdated",
+    "step_of",
     "task_record",
     "to_json",
 ]

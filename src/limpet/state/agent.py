@@ -4,6 +4,8 @@ use.
 `plan` is a list of strings, with `plan_status` beside it. `data` is the user's own state, kept as raw JSON.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
@@ -12,7 +14,7 @@ from limpet.events import Artifact, Constraints, Fact, Limits, PlanItem, PlanSta
 from limpet.events.parts import Part
 from limpet.events.values import encode
 
-__all__ = ["NO_DATA", "AgentState", "from_json", "to_json"]
+__all__ = ["NO_DATA", "AgentState", "current_item", "from_json", "to_json"]
 
 
 NO_DATA = Raw(b"{}")
@@ -48,11 +50,7 @@ class AgentState(Part, frozen=True, kw_only=True):
     @property
     def position(self) -> int | None:
         """Index of the plan's current or next item, from 0; None if there is none."""
-        statuses = [item.status for item in self.items]
-        for wanted in ("doing", "pending"):
-            if wanted in statuses:
-                return statuses.index(wanted)
-        return None
+        return current_item([item.status for item in self.items])
 
 
 _decoder = msgspec.json.Decoder(AgentState)
@@ -82,6 +80,14 @@ def from_json(data: bytes | str) -> AgentState:
         plan_status=state.plan_status if set(state.plan_status) - {"pending"} else (),
         data=UNSET if state.data == NO_DATA else state.data,
     )
+
+
+def current_item(statuses: Sequence[PlanStatus]) -> int | None:
+    """Return the index of the plan's current or next item, from 0; None if there is none."""
+    for wanted in ("doing", "pending"):
+        if wanted in statuses:
+            return statuses.index(wanted)
+    return None
 
 
 def _check_list(field: str, keys: list[str] | tuple[str, ...]) -> None:

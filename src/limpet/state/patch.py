@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 from limpet.errors import InvalidPatch
 from limpet.events import Artifact, Constraints, Fact, Limits, PlanItem, PlanStatus, StatePatch
 from limpet.events.bodies import ArtifactStored
-from limpet.state.agent import NO_DATA, AgentState
+from limpet.state.agent import NO_DATA, AgentState, current_item
 
 __all__ = ["Working", "apply", "describe_patch", "diff"]
 
@@ -81,6 +81,11 @@ class Working:
     def constraints(self) -> Constraints | None:
         """Restrictions on what the agent may do without a person."""
         return self._constraints
+
+    @property
+    def position(self) -> int | None:
+        """Index of the plan's current or next item, from 0; None if there is none."""
+        return current_item([item.status for item in self._plan]) if self._plan else None
 
     def item(self, name: str) -> int | None:
         """Return the index of the first plan item with this name, from 0."""

@@ -22,9 +22,9 @@ from limpet.errors import (
 )
 from limpet.events import START, AnyBody, Event, Head, Sealed, blobs_of, verify
 from limpet.events import bodies as b
-from limpet.state import ENDED
+from limpet.state import ENDED, step_of
 from limpet.stores import writes
-from limpet.stores.backend import Extension, Outcome
+from limpet.stores.backend import Extension, Outcome, keys_of
 from limpet.stores.command_rules import refusal
 from limpet.stores.projection import ApprovalUsed, Delta, new_row, project
 from limpet.stores.row_encryption import hide_row, reveal_request
@@ -76,12 +76,13 @@ def plan_extension(leg: writes.Extend) -> Plan:
     if len(leg.events) == 1:  # Most extensions have one event.
         event, body = leg.events[0].event, leg.events[0].body
         delta = project(event, body)
-        extension = Extension(leg.run, leg.after, leg.fence, (event,), delta.step, delta.settled)
+        extension = Extension(leg.run, leg.after, leg.fence, (event,), delta.step, delta.settled, (step_of(body),))
         return Plan(leg, extension, (delta,) if _changes_row_or_request(delta) else (), blobs_of(body))
     deltas = [project(sealed.event, sealed.body) for sealed in leg.events]
     step, settled = max(delta.step for delta in deltas), any(delta.settled for delta in deltas)
     events = [sealed.event for sealed in leg.events]
-    extension = Extension(leg.run, leg.after, leg.fence, events, step, settled)
+    steps = [step_of(sealed.body) for sealed in leg.events]
+    extension = Extension(leg.run, leg.after, leg.fence, events, step, settled, steps)
     rows = any(map(_changes_row_or_request, deltas))
     return Plan(leg, extension, deltas if rows else (), references(sealed.body for sealed in leg.events))
 
@@ -302,7 +303,7 @@ def _create(tx: Transaction, leg: writes.Create) -> RunRow:
     head = sealed[-1].event.head
     row = replace(new_row(sealed[0].event, sealed[0].body), seq=head.seq, hash=head.hash, time=head.time)
     number = tx.tables.add(hide_row(tx.codec, row))
-    tx.tables.insert(number, [each.event for each in sealed])
+    tx.tables.insert(number, [each.event for each in sealed], [keys_of(each.body) for each in sealed])
     tx.refer(number, blobs)
     return replace(row, number=number)
 

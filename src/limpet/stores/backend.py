@@ -13,8 +13,11 @@ from threading import Event as Flag
 from typing import Any, Literal, NamedTuple, Protocol
 
 from limpet.errors import LimpetError, StoreUnavailable
-from limpet.events import Codec, Event, Head, Packed
+from limpet.events import AnyBody, Codec, Event, Head, Packed
+from limpet.events.bodies import Command
+from limpet.state import step_of
 from limpet.stores.blobs import Blob, BlobRow
+from limpet.stores.fork_reads import StepRange
 from limpet.stores.rows import (
     ContractRow,
     Feed,
@@ -31,7 +34,18 @@ from limpet.stores.rows import (
 )
 from limpet.stores.writes import Op, Transact
 
-__all__ = ["Backend", "Capabilities", "Extension", "LockTimeout", "Outcome", "SchemaViolation", "StoreInfo", "Tables"]
+__all__ = [
+    "Backend",
+    "Capabilities",
+    "EventKeys",
+    "Extension",
+    "LockTimeout",
+    "Outcome",
+    "SchemaViolation",
+    "StoreInfo",
+    "Tables",
+    "keys_of",
+]
 
 Outcome = Any | LimpetError
 """The outcome of an operation: its result, or the error with which it was refused."""
@@ -88,6 +102,22 @@ class Extension(NamedTuple):
     """Highest step number in the events."""
     settled: bool
     """Whether the events settle something, which resets the run's death count."""
+    steps: Sequence[int | None]
+    """For each event, the step by which it is found; see `state.step_of`."""
+
+
+class EventKeys(NamedTuple):
+    """The values by which an event is found, besides its sequence."""
+
+    command: str | None = None
+    """Command id, if the event is a command."""
+    step: int | None = None
+    """Number of its step; see `state.step_of`."""
+
+
+def keys_of(body: AnyBody) -> EventKeys:
+    """Return the values by which an event is found."""
+    return EventKeys(body.command if isinstance(body, Command) else None, step_of(body))
 
 
 class Tables(Protocol):
@@ -130,8 +160,8 @@ class Tables(Protocol):
     def save(self, row: RunRow) -> None:
         """Update the mutable fields of a row: head, status, waits, worker, fence and description."""
 
-    def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None] | None = None) -> None:
-        """Insert events; `commands` has the command id of each event that is a command."""
+    def insert(self, number: int, events: Sequence[Event], keys: Sequence[EventKeys]) -> None:
+        """Insert events, each with the keys by which it is found."""
 
     def events(self, row: RunRow, after: int, limit: int) -> list[Event]:
         """Return the events after a sequence, in order."""
@@ -139,8 +169,17 @@ class Tables(Protocol):
     def command(self, row: RunRow, command: str) -> Event | None:
         """Return the event with a command id."""
 
-    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:
-        """Replace what is derived from a stream's log: its row, labels and requests. Adds references to blobs."""
+    def rewrite(
+        self,
+        row: RunRow,
+        requests: Sequence[RequestRow],
+        blobs: Sequence[int],
+        steps: Sequence[tuple[int, int | None]],
+    ) -> None:
+        """Replace what is derived from a stream's log: its row, labels and requests. Adds references to blobs.
+
+        `steps` has the sequence of each of its own events, with the step by which the event is found.
+        """
 
     def recount(self) -> None:
         """Recompute the counters from the rows."""
@@ -306,6 +345,9 @@ class Backend(Protocol):
     def read(self, run: str, after: int, before: int | None, limit: int, backwards: bool) -> list[Event]:
         """Return events with sequences strictly between `after` and `before`."""
 
+    def read_steps(self, run: str, span: StepRange) -> list[Event]:
+        """Return all events of some steps, and those that concern all steps, in order."""
+
     def runs(self, where: RunFilter, before: int | None, limit: int) -> Page:
         """Return matching rows with numbers below `before`, newest first."""
 
@@ -329,6 +371,9 @@ class Backend(Protocol):
 
     def commands(self, run: str) -> list[tuple[int, str]]:
         """Return sequence and command id of each command among a stream's own events, in order."""
+
+    def steps(self, run: str) -> list[tuple[int, int]]:
+        """Return the sequences of a stream's own events that are found by step, each with its step."""
 
     def labels(self, run: str) -> list[tuple[str, str]]:
         """Return the labels by which a stream is found."""

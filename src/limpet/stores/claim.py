@@ -9,6 +9,7 @@ from limpet.events import bodies as b
 from limpet.policy.quarantine import SUSPECT, group_size
 from limpet.state.fold import QUARANTINED
 from limpet.stores import writes
+from limpet.stores.backend import keys_of
 from limpet.stores.columns import enough
 from limpet.stores.projection import claimed_row
 from limpet.stores.row_encryption import is_readable
@@ -154,7 +155,7 @@ def _claim_run(tx: Transaction, row: RunRow, worker: str, *, alone: bool) -> wri
     body = b.RunClaimed(worker=worker, died=died, alone=alone)
     [sealed] = tx.seal(row.head, row.id, (body,), fence=row.fence + 1, actor=worker)
     given = claimed_row(row, sealed.event, body)
-    tx.tables.insert(row.number, [sealed.event])
+    tx.tables.insert(row.number, [sealed.event], [keys_of(body)])
     tx.tables.save(given)
     return writes.Claimed(given, died)
 

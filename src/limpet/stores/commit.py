@@ -16,7 +16,7 @@ from limpet.events import AnyBody, Codec, blobs_of, verify
 from limpet.events import bodies as b
 from limpet.state import ENDED
 from limpet.stores import append, claim, writes
-from limpet.stores.backend import LockTimeout, Outcome, SchemaViolation, Tables
+from limpet.stores.backend import LockTimeout, Outcome, SchemaViolation, Tables, keys_of
 from limpet.stores.blobs import Blob
 from limpet.stores.projection import new_row
 from limpet.stores.rebuild import derive
@@ -261,7 +261,8 @@ def _rebuild(tx: Transaction, op: writes.Rebuild) -> None:
     log = ((event, tx.decode(event)) for event in tx.log(row))
     derived = derive(row.number, log, tx.codec)
     known = tx.tables.find_blobs(derived.blobs) if derived.blobs else {}
-    tx.tables.rewrite(derived.row, derived.requests, [known[blob] for blob in derived.blobs if blob in known])
+    blobs = [known[blob] for blob in derived.blobs if blob in known]
+    tx.tables.rewrite(derived.row, derived.requests, blobs, derived.steps)
 
 
 def _load(tx: Transaction, op: writes.Load) -> RunRow:
@@ -280,7 +281,7 @@ def _load(tx: Transaction, op: writes.Load) -> RunRow:
     tx.need(derived.blobs)
     row = replace(new_row(*log[0]), seq=last.seq, hash=last.hash, time=last.time)
     number = tx.tables.add(hide_row(tx.codec, row))
-    tx.tables.insert(number, op.events, [body.command if isinstance(body, b.Command) else None for _, body in log])
+    tx.tables.insert(number, op.events, [keys_of(body) for _, body in log])
     _rebuild(tx, writes.Rebuild(run=first.run))
     row = tx.row(first.run)
     if row.worker is not None:
@@ -298,7 +299,13 @@ def _load(tx: Transaction, op: writes.Load) -> RunRow:
 def _settle(tx: Transaction, op: writes.Settle) -> bool:
     """Decide whether the store is encrypted. One with streams and no such setting was created unencrypted."""
     encrypted = op.encrypted and tx.tables.is_new()
+    if tx.tables.is_new():
+        tx.tables.settle(writes.INDEXED, writes.YES)
     return tx.tables.settle(writes.ENCRYPTED, writes.YES if encrypted else "no") == writes.YES
+
+
+def _mark_indexed(tx: Transaction, op: writes.MarkIndexed) -> None:  # noqa: ARG001 - it has no fields
+    tx.tables.settle(writes.INDEXED, writes.YES)
 
 
 def _save_keys(tx: Transaction, op: writes.SaveKeys) -> bool:
@@ -323,6 +330,7 @@ _PERFORM: dict[type[writes.Op[Any]], Callable[[Transaction, Any], object]] = {
     writes.Collect: _collect,
     writes.Load: _load,
     writes.Prune: _prune,
+    writes.MarkIndexed: _mark_indexed,
     writes.Rebuild: _rebuild,
     writes.Recount: lambda tx, _: tx.tables.recount(),
     writes.Settle: _settle,

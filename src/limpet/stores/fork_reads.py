@@ -6,7 +6,11 @@ from typing import NamedTuple
 from limpet.events import Event
 from limpet.stores.rows import RunRow
 
-__all__ = ["EventRange", "Origin", "origin_of", "read_log"]
+__all__ = ["EventRange", "Origin", "StepRange", "origin_of", "read_log", "read_steps"]
+
+
+LAST = 2**63 - 1
+"""A number greater than that of any step or event."""
 
 
 class Origin(NamedTuple):
@@ -24,6 +28,18 @@ class EventRange(NamedTuple):
     before: int | None
     limit: int
     backwards: bool
+
+
+class StepRange(NamedTuple):
+    """Some steps: the first or the last `limit` with numbers strictly between `after` and `before`."""
+
+    after: int = 0
+    before: int = LAST
+    limit: int = 50
+    backwards: bool = False
+    """Whether to take the last steps instead of the first."""
+    upto: int = LAST
+    """Sequence of the last event that is read: shows steps as they were after it."""
 
 
 def origin_of(row: RunRow) -> Origin | None:
@@ -54,3 +70,22 @@ def _is_whole(found: list[Event], span: EventRange) -> bool:
     if span.backwards:
         return len(found) == span.limit or found[-1].seq == span.after + 1
     return found[0].seq == span.after + 1
+
+
+def read_steps(
+    own: Callable[[str, StepRange], list[tuple[int, Event]]],
+    origin: Callable[[str], Origin | None],
+    run: str,
+    span: StepRange,
+) -> list[Event]:
+    """Return all events of some steps, and those that concern all steps, in order.
+
+    A step may have events in a fork and in its origins: a fork can compensate a step that it shares.
+    """
+    found = own(run, span)
+    while (branch := origin(run)) is not None:
+        run, span = branch.run, span._replace(upto=min(span.upto, branch.at))
+        found += own(run, span)
+    numbers = sorted({step for step, _ in found if step > 0}, reverse=span.backwards)[: span.limit]
+    wanted = {0, *numbers}
+    return sorted((event for step, event in found if step in wanted), key=lambda event: event.seq)

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from limpet.clock import Clock, SystemClock
 from limpet.errors import NotFound, Unsupported
 from limpet.events import Codec, Event, Packed
-from limpet.stores.backend import Capabilities, Extension, Outcome, StoreInfo, Tables
+from limpet.stores.backend import Capabilities, EventKeys, Extension, Outcome, StoreInfo, Tables
 from limpet.stores.blobs import Blob, BlobRow
 from limpet.stores.commit import commit
-from limpet.stores.fork_reads import EventRange, Origin, origin_of, read_log
+from limpet.stores.fork_reads import EventRange, Origin, StepRange, origin_of, read_log, read_steps
 from limpet.stores.rows import (
     ContractRow,
     Feed,
@@ -117,6 +117,18 @@ class MemoryBackend:
         found = events[max(span.after - shared, 0) : end]
         return (found[::-1] if span.backwards else found)[: span.limit]
 
+    def read_steps(self, run: str, span: StepRange) -> list[Event]:
+        """Return all events of some steps, and those that concern all steps, in order."""
+        with self._lock:
+            return read_steps(self._own_steps, self._origin, run, span)
+
+    def _own_steps(self, run: str, span: StepRange) -> list[tuple[int, Event]]:
+        known = self._tables.steps[self._number(run)].items()
+        found = [(step, event) for step, events in known for event in events if event.seq <= span.upto]
+        numbers = sorted({step for step, _ in found if span.after < step < span.before}, reverse=span.backwards)
+        wanted = {0, *numbers[: span.limit]}
+        return [(step, event) for step, event in found if step in wanted]
+
     def _origin(self, run: str) -> Origin | None:
         return origin_of(self._row(run))
 
@@ -154,6 +166,12 @@ class MemoryBackend:
             mine = self._number(run)
             known = self._tables.commands.items()
             return sorted((event.seq, command) for (number, command), event in known if number == mine)
+
+    def steps(self, run: str) -> list[tuple[int, int]]:
+        """Return the sequences of a stream's own events that are found by step, each with its step."""
+        with self._lock:
+            known = self._tables.steps[self._number(run)].items()
+            return sorted((event.seq, step) for step, events in known for event in events)
 
     def labels(self, run: str) -> list[tuple[str, str]]:
         """Return the labels by which a stream is found."""
@@ -309,6 +327,8 @@ class MemoryTables:
         self.streams: dict[str, RunRow] = {}
         self.log: dict[int, list[Event]] = {}
         self.commands: dict[tuple[int, str], Event] = {}
+        self.steps: dict[int, dict[int, list[Event]]] = {}
+        """Events by stream and step."""
         self.request_rows: dict[str, RequestRow] = {}
         self.worker_rows: dict[str, WorkerRow] = {}
         self.slots: dict[tuple[str, int], tuple[int, bool]] = {}
@@ -353,6 +373,7 @@ class MemoryTables:
         self._last_number += 1
         self._put(self.streams, row.id, replace(row, number=self._last_number))
         self._put(self.log, self._last_number, [])
+        self._put(self.steps, self._last_number, {})
         return self._last_number
 
     def extend(self, extensions: Sequence[Extension], *, final: bool = False) -> list[int | None]:  # noqa: ARG002
@@ -369,20 +390,25 @@ class MemoryTables:
         head = wanted.events[-1].head
         moved = replace(row, seq=head.seq, hash=head.hash, time=head.time, step=max(row.step, wanted.step))
         self._put(self.streams, row.id, replace(moved, deaths=0) if wanted.settled else moved)
-        self.insert(row.number, wanted.events)
+        self.insert(row.number, wanted.events, [EventKeys(step=step) for step in wanted.steps])
         return row.number
 
     def save(self, row: RunRow) -> None:
         """Replace a row."""
         self._put(self.streams, row.id, row)
 
-    def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None] | None = None) -> None:
-        """Insert events; `commands` has the command id of each event that is a command."""
+    def insert(self, number: int, events: Sequence[Event], keys: Sequence[EventKeys]) -> None:
+        """Insert events, each with the keys by which it is found."""
         self._extend(self.log[number], events)
         self._extend(self.everything, events)
-        for event, command in zip(events, commands or (), strict=commands is not None):
+        for event, (command, step) in zip(events, keys, strict=True):
             if command is not None:
                 self._put(self.commands, (number, command), event)
+            if step is not None:
+                steps = self.steps[number]
+                if step not in steps:
+                    self._put(steps, step, [])
+                self._extend(steps[step], [event])
 
     def events(self, row: RunRow, after: int, limit: int) -> list[Event]:
         """Return the stream's own events after a sequence, in order."""
@@ -393,8 +419,20 @@ class MemoryTables:
         """Return the event with a command id."""
         return self.commands.get((row.number, command))
 
-    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:
+    def rewrite(
+        self,
+        row: RunRow,
+        requests: Sequence[RequestRow],
+        blobs: Sequence[int],
+        steps: Sequence[tuple[int, int | None]],
+    ) -> None:
         """Replace everything that is derived from a stream's log."""
+        known = {event.seq: event for event in self.log[row.number]}
+        found: dict[int, list[Event]] = {}
+        for seq, step in steps:
+            if step is not None:
+                found.setdefault(step, []).append(known[seq])
+        self._put(self.steps, row.number, found)
         self._put(self.streams, row.id, row)
         for mine in [each.id for each in self.request_rows.values() if each.run == row.id]:
             self._drop(self.request_rows, mine)
@@ -418,6 +456,7 @@ class MemoryTables:
         tables: list[tuple[dict[Any, Any], Callable[[Any], bool]]] = [
             (self.streams, lambda run: run in gone),
             (self.log, lambda number: number in numbers),
+            (self.steps, lambda number: number in numbers),
             (self.commands, lambda key: key[0] in numbers),
             (self.request_rows, lambda request: self.request_rows[request].run in gone),
             (self.snapshot_rows, lambda key: key[0] in numbers),

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from limpet.events import AnyBody, Codec, Event, blobs_of
 from limpet.events import bodies as b
-from limpet.state import ENDED
+from limpet.state import ENDED, step_of
 from limpet.stores.projection import (
     Delta,
     RequestChange,
@@ -47,6 +47,8 @@ class Derived(NamedTuple):
     blobs: tuple[str, ...]
     commands: tuple[tuple[int, str], ...] = ()
     """Sequence and command id of each command."""
+    steps: tuple[tuple[int, int | None], ...] = ()
+    """Sequence of each event, and the step by which it is found."""
 
 
 def derive(
@@ -58,8 +60,9 @@ def derive(
     row = _first(number, event, body)
     requests: dict[str, RequestRow] = {}
     blobs = dict.fromkeys(blobs_of(body))
-    commands = []
+    commands, steps = [], [(event.seq, step_of(body))]
     for event, body in events:
+        steps.append((event.seq, step_of(body)))
         delta = project(event, body)
         row = _after(row, event, body, delta, clock)
         if isinstance(body, b.Command):
@@ -70,7 +73,7 @@ def derive(
             for request in requests:
                 _collect_request(requests, RequestClosed(request, "withdrawn"))
     hidden = tuple(hide_request(codec, request) for request in requests.values())
-    return Derived(hide_row(codec, row), hidden, tuple(blobs), tuple(commands))
+    return Derived(hide_row(codec, row), hidden, tuple(blobs), tuple(commands), tuple(steps))
 
 
 def derive_row(number: int, log: Iterable[tuple[Event, AnyBody]], clock: Guess) -> RunRow:
@@ -99,6 +102,10 @@ def differences(stored: Derived, derived: Derived, since: RunRow) -> list[str]:
     known, there = set(stored.commands), set(derived.commands)
     found += [f"event {seq}: not stored as command {id}" for seq, id in sorted(there - known)]
     found += [f"event {seq}: stored as command {id}, but is not one" for seq, id in sorted(known - there)]
+    indexed, steps = dict(stored.steps), {seq: step for seq, step in derived.steps if step is not None}
+    for seq in sorted(indexed.keys() | steps.keys()):
+        if indexed.get(seq) != steps.get(seq):
+            found.append(f"event {seq}: stored under step {indexed.get(seq)}, but it is of step {steps.get(seq)}")
     return found
 
 

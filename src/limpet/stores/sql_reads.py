@@ -8,7 +8,7 @@ from limpet.errors import NotFound, StoreUnavailable
 from limpet.events import Event, Packed
 from limpet.stores.blobs import BlobRow
 from limpet.stores.columns import contract_of, late_of, request_of, row_of, worker_of
-from limpet.stores.fork_reads import EventRange, Origin, read_log
+from limpet.stores.fork_reads import LAST, EventRange, Origin, StepRange, read_log, read_steps
 from limpet.stores.rows import (
     ContractRow,
     KeyRow,
@@ -23,8 +23,6 @@ from limpet.stores.rows import (
 )
 
 __all__ = ["SqlReads"]
-
-LAST = 2**63 - 1
 
 
 class SqlReads(ABC):
@@ -58,6 +56,15 @@ class SqlReads(ABC):
         name = "read_backwards" if span.backwards else "read"
         found = self._all(name, run, span.after, LAST if span.before is None else span.before, span.limit)
         return [Event(run, *each) for each in found]
+
+    def read_steps(self, run: str, span: StepRange) -> list[Event]:
+        """Return all events of some steps, and those that concern all steps, in order."""
+        return read_steps(self._own_steps, self._origin, run, span)
+
+    def _own_steps(self, run: str, span: StepRange) -> list[tuple[int, Event]]:
+        name = "read_steps_backwards" if span.backwards else "read_steps"
+        found = self._all(name, run, span.after, span.before, span.limit, span.upto)
+        return [(step, Event(run, *each)) for step, *each in found]
 
     def _origin(self, run: str) -> Origin | None:
         found = self._all("origin", run)
@@ -100,6 +107,10 @@ class SqlReads(ABC):
     def commands(self, run: str) -> list[tuple[int, str]]:
         """Return the commands among a stream's own events."""
         return [(seq, command) for seq, command in self._all("commands", self._number(run))]
+
+    def steps(self, run: str) -> list[tuple[int, int]]:
+        """Return the sequences of a stream's own events that are found by step, each with its step."""
+        return [(seq, step) for seq, step in self._all("steps", self._number(run))]
 
     def labels(self, run: str) -> list[tuple[str, str]]:
         """Return the labels by which a stream is found."""

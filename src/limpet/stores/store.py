@@ -15,10 +15,12 @@ from limpet.clock import SECOND, Duration, SystemClock, microseconds
 from limpet.errors import (
     BlobDamaged,
     ConnectionLost,
+    DamagedEvent,
     IdConflict,
     InvalidAppend,
     InvalidValue,
     LimpetError,
+    NewerVersion,
     NotFound,
     StaleServer,
     StoreBusy,
@@ -47,6 +49,7 @@ from limpet.stores.blobs import (
     whole_blob,
 )
 from limpet.stores.cipher import Cipher, MasterKeys, rotated
+from limpet.stores.fork_reads import StepRange
 from limpet.stores.rebuild import Derived, derive, derive_row, differences, earliest, latest
 from limpet.stores.row_encryption import hide_filter, hide_row, reveal_contract, reveal_request, reveal_row
 from limpet.stores.rows import (
@@ -139,6 +142,8 @@ class Store:
         try:
             await self._writer.run_between(self._backend.open)
             await self._unwrap_keys()
+            if await self._ask(lambda: self._backend.setting(writes.INDEXED)) is None:
+                await self._index_steps()
         except BaseException:
             await self.close()
             raise
@@ -444,6 +449,14 @@ class Store:
         _check_page(limit)
         return await self._ask(lambda: self._known(self._backend.read(run, after, before, limit, backwards)))
 
+    async def read_steps(self, run: str, steps: StepRange) -> list[Event]:
+        """Return all events of some steps, in order; `LogView` turns them into steps.
+
+        Events that concern all steps (a fork) are included.
+        """
+        _check_page(steps.limit)
+        return await self._ask(lambda: self._known(self._backend.read_steps(run, steps)))
+
     async def log(self, run: str, *, after: int = 0, upto: int | None = None) -> AsyncIterator[Event]:
         """Yield a whole log, or up to an event, page by page."""
         before = None if upto is None else upto + 1
@@ -587,6 +600,7 @@ class Store:
             blobs = await self.references(run)
             labels = await self._ask(lambda: self._backend.labels(run))
             commands = await self._ask(lambda: self._backend.commands(run))
+            steps = await self._ask(lambda: self._backend.steps(run))
             own = self.log(run, after=row.origin_at or 0)
             log = [(event, self.decode(event)) async for event in own if event.seq <= row.seq]
             if (await self.get(run)).seq == row.seq:
@@ -596,7 +610,7 @@ class Store:
         requests = [reveal_request(self.codec, each) for each in requests]
         since, derived = derive_row(row.number, log, earliest), derive(row.number, log, PLAIN, latest)
         derived = derived._replace(blobs=(*derived.blobs, *await self._late_blobs(run)))
-        found = differences(Derived(row, tuple(requests), tuple(blobs), tuple(commands)), derived, since)
+        found = differences(Derived(row, tuple(requests), tuple(blobs), tuple(commands), tuple(steps)), derived, since)
         if sorted(labels) != sorted(hide_row(self.codec, derived.row).labels.items()):
             found.append(f"labels: {len(labels)} are indexed, but the log has {len(derived.row.labels)}")
         return found
@@ -719,6 +733,18 @@ class Store:
             first = rotated((), self._keys, await self.now())
             await self._submit(writes.SaveKeys(before=(), after=first))
         self.codec = await self._ask(self._cipher)
+
+    async def _index_steps(self) -> None:
+        """Index the events of a store that was created before events were indexed by step."""
+        last = 0
+        while page := await self._ask(lambda: self._backend.streams(last, LARGEST_PAGE)):  # noqa: B023
+            last = page[-1][0]
+            for _, run in page:
+                try:
+                    await self.rebuild(run)
+                except (Tampered, DamagedEvent, NewerVersion, NotFound) as error:
+                    log.warning("run %s: its steps cannot be indexed: %s", run, error)
+        await self._submit(writes.MarkIndexed())
 
     def _cipher(self) -> Codec:
         assert self._keys is not None

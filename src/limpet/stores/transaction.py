@@ -7,9 +7,8 @@ from msgspec.structs import replace
 
 from limpet.errors import NotFound
 from limpet.events import AnyBody, Codec, Event, Head, Sealed, blobs_of, seal_all
-from limpet.events import bodies as b
 from limpet.state import ENDED
-from limpet.stores.backend import Tables
+from limpet.stores.backend import Tables, keys_of
 from limpet.stores.blobs import Blob, is_name
 from limpet.stores.projection import (
     Delta,
@@ -70,7 +69,7 @@ class Transaction:
         """Seal bodies after a locked row's head, and write both."""
         blobs = self.need(references(bodies))
         sealed = self.seal(row.head, row.id, bodies, fence=row.fence, actor=actor)
-        self.tables.insert(row.number, [each.event for each in sealed], [_command(each.body) for each in sealed])
+        self.tables.insert(row.number, [each.event for each in sealed], [keys_of(each.body) for each in sealed])
         head = sealed[-1].event.head
         moved = replace(row, seq=head.seq, hash=head.hash, time=head.time)
         self.apply(row, moved, [project(each.event, each.body) for each in sealed])
@@ -138,7 +137,3 @@ def references(bodies: Iterable[AnyBody]) -> list[str]:
 def request_of(change: RequestChange) -> str:
     """Return the request that a change is about."""
     return change.row.id if isinstance(change, RequestInserted) else change.request
-
-
-def _command(body: AnyBody) -> str | None:
-    return body.command if isinstance(body, b.Command) else None

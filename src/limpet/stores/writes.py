@@ -30,6 +30,7 @@ from limpet.stores.rows import ContractRow, KeyRow, RunRow, WorkerRow
 
 __all__ = [
     "ENCRYPTED",
+    "INDEXED",
     "YES",
     "Append",
     "Appended",
@@ -43,6 +44,7 @@ __all__ = [
     "KeepLate",
     "Leg",
     "Load",
+    "MarkIndexed",
     "Missed",
     "Op",
     "Prune",
@@ -69,8 +71,8 @@ __all__ = [
 ]
 
 R_co = TypeVar("R_co", covariant=True)
-# The setting that records whether a store is encrypted.
-ENCRYPTED, YES = "encrypted", "yes"
+# The settings that record whether a store is encrypted, and whether all its events are indexed by step.
+ENCRYPTED, INDEXED, YES = "encrypted", "indexed_by_step", "yes"
 # Events with which the owner gives up the run.
 LEAVING = (RunWaiting, RunCompleted, RunFailed, RunCancelled)
 
@@ -319,6 +321,10 @@ class Settle(Op[bool], frozen=True, kw_only=True):
     """Returns whether the store is encrypted, which is decided once, when it is created."""
 
     encrypted: bool
+
+
+class MarkIndexed(Op[None], frozen=True, kw_only=True):
+    """Records that all events of the store are indexed by step."""
 
 
 class SaveKeys(Op[bool], frozen=True, kw_only=True):

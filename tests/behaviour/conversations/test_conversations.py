@@ -1,4 +1,4 @@
-"""Conversations: streams of messages that runs and people say things in."""
+"""Conversations: streams of messages that runs and people write to."""
 
 import asyncio
 from typing import Any
@@ -14,13 +14,13 @@ from limpet.testing import ScriptedModel
 from limpet.testing.app import TestApp
 
 
-async def said(app: TestApp, conversation: str, **how: Any) -> list[tuple[str, str]]:
-    """Who said what."""
+async def roles_and_texts(app: TestApp, conversation: str, **how: Any) -> list[tuple[str, str]]:
+    """Return role and text of each message."""
     return [(each.role, each.text) for each in await app.messages(conversation, **how)]
 
 
-async def test_what_a_run_says_is_said_once() -> None:
-    """Killed and resumed, live and replayed: each message once, in order, and what it reads stays the same."""
+async def test_a_run_writes_each_message_once() -> None:
+    """After a crash and on replay, in order; what the run reads stays the same."""
     seen: list[list[str]] = []
 
     @limpet.agent(name="talks_sayer")
@@ -38,7 +38,7 @@ async def test_what_a_run_says_is_said_once() -> None:
         await app.say("c", "how are you?")
         app.crash_at("after", "message.said")
         assert await handle.result() == "how are you? bye"
-        assert await said(app, "c") == [
+        assert await roles_and_texts(app, "c") == [
             ("user", "hi"),
             ("assistant", "hello"),
             ("user", "how are you?"),
@@ -53,8 +53,8 @@ async def test_what_a_run_says_is_said_once() -> None:
         assert (found.runs, found.conversations) == (1, 1)
 
 
-async def test_a_run_in_no_conversation_has_one_of_its_own() -> None:
-    """It is made with the first message."""
+async def test_a_run_without_a_conversation_gets_its_own() -> None:
+    """It is created with the first message."""
 
     @limpet.agent(name="talks_alone")
     async def alone(run: limpet.Run) -> int:
@@ -64,13 +64,13 @@ async def test_a_run_in_no_conversation_has_one_of_its_own() -> None:
 
     async with testing.app(alone) as app:
         assert await app.run(alone, id="r") == 1
-        assert await said(app, "r.chat") == [("system", "one")]
+        assert await roles_and_texts(app, "r.chat") == [("system", "one")]
         with pytest.raises(limpet.NotFound):
             await app.messages("nowhere")
 
 
-async def test_what_nobody_takes_stays_in_the_conversation() -> None:
-    """Without a run it is kept for the next one; what a run did not take when it ended, too."""
+async def test_an_unread_message_stays_in_the_conversation() -> None:
+    """A message sent without a run is kept for the next one; so is one that a run had not received when it ended."""
 
     @limpet.agent(name="talks_deaf")
     async def deaf(run: limpet.Run, first: str) -> int:
@@ -82,15 +82,15 @@ async def test_what_nobody_takes_stays_in_the_conversation() -> None:
         handle = await app.start(deaf, "hello", conversation="c")
         await app.settle()
         await app.say("c", "are you deaf?")
-        assert len(await said(app, "c")) == 2
+        assert len(await roles_and_texts(app, "c")) == 2
         [request] = await app.inbox()
         await app.approve(request, by="ann")
         assert await handle.result() == 2
-        assert [text for _, text in await said(app, "c")] == ["is anybody there?", "hello", "are you deaf?"]
+        assert [text for _, text in await roles_and_texts(app, "c")] == ["is anybody there?", "hello", "are you deaf?"]
 
 
-async def test_started_twice_says_it_once() -> None:
-    """The same id and input is the same run, and the same message."""
+async def test_starting_a_run_twice_adds_its_message_once() -> None:
+    """The same id and input are the same run and the same message."""
 
     @limpet.agent(name="talks_twice")
     async def twice(run: limpet.Run, first: str) -> int:
@@ -104,11 +104,10 @@ async def test_started_twice_says_it_once() -> None:
         assert await handle.result() == 1
         with pytest.raises(limpet.IdConflict):
             await app.start(twice, "else", id="s", conversation="c")
-        assert await said(app, "c") == [("user", "hi")]
+        assert await roles_and_texts(app, "c") == [("user", "hi")]
 
 
-async def test_many_writers_do_not_lose_or_double_a_message() -> None:
-    """Runs and people in one conversation at once."""
+async def test_concurrent_writers_do_not_lose_or_duplicate_a_message() -> None:
 
     @limpet.agent(name="talks_many")
     async def many(run: limpet.Run, name: str) -> None:
@@ -119,15 +118,15 @@ async def test_many_writers_do_not_lose_or_double_a_message() -> None:
         for name in "abcd":
             await app.start(many, name, id=name, conversation="all")
         await asyncio.gather(app.settle(), *(app.store.get(name) for name in "abcd"))
-        texts = [text for _, text in await said(app, "all")]
+        texts = [text for _, text in await roles_and_texts(app, "all")]
         assert sorted(texts) == sorted([*"abcd", *(f"{name}{n}" for name in "abcd" for n in range(5))])
         for name in "abcd":
             mine = [text for text in texts if text.startswith(name) and len(text) == 2]
             assert mine == sorted(mine)
 
 
-async def test_a_fork_says_it_in_a_conversation_of_its_own() -> None:
-    """What was said until the cut is shared; the other conversation does not hear what the fork says."""
+async def test_a_fork_writes_to_its_own_conversation() -> None:
+    """Messages before the fork point are shared. The original conversation does not change."""
 
     @limpet.tool(effect="none", name="talks_look")
     async def look(n: int) -> int:
@@ -145,18 +144,20 @@ async def test_a_fork_says_it_in_a_conversation_of_its_own() -> None:
             await app.start(forked, "hi", id=run, conversation="c" if run == "r" else None)
             await app.settle()
             await app.advance("1s")
-            before = await said(app, talk)
+            before = await roles_and_texts(app, talk)
             fork = await app.fork(run, at=1)
             texts = await fork.result()
             assert texts[-1] == f"two {fork.id}"
             assert texts[:-1] == [text for _, text in before[:-1]]
-            assert await said(app, talk) == before
+            assert await roles_and_texts(app, talk) == before
             log = [event async for event in app.store.log(f"{fork.id}.chat")]
             assert verify(log).seq == len(log)
 
 
-async def test_summaries_stand_for_what_they_were_made_of() -> None:
-    """Messages stay; a summary can be taken back and made again; pinned ones are shown; levels go over levels."""
+async def test_a_summary_replaces_the_messages_that_it_covers() -> None:
+    """Messages stay stored and pinned ones stay visible. A summary can be removed, made again, and itself be
+    summarised.
+    """
     async with testing.app() as app:
         store = app.store
         talk = ConversationWriter(store, "c", lambda: 1, "test", b.ConversationCreated())
@@ -189,8 +190,7 @@ async def test_summaries_stand_for_what_they_were_made_of() -> None:
         assert len(await latest(store, "c", last=None, upto=second - 1)) == 22
 
 
-async def test_the_last_page_of_a_long_conversation_reads_little() -> None:
-    """However long it is."""
+async def test_the_last_messages_of_a_long_conversation_read_few_events() -> None:
     async with testing.app() as app:
         talk = ConversationWriter(app.store, "c", lambda: 1, "test", b.ConversationCreated())
         for start in range(0, 5000, 500):
@@ -208,8 +208,8 @@ async def test_the_last_page_of_a_long_conversation_reads_little() -> None:
         assert sum(counted) <= 100
 
 
-async def test_a_conversation_and_a_run_are_not_taken_for_each_other() -> None:
-    """What is not there is called what was asked for; what is something else is said to be that."""
+async def test_a_conversation_id_is_refused_where_a_run_id_is_expected() -> None:
+    """And vice versa. The error says what the id is."""
 
     @limpet.agent(name="talk_none")
     async def none(run: limpet.Run) -> None:
@@ -235,8 +235,8 @@ async def test_a_conversation_and_a_run_are_not_taken_for_each_other() -> None:
                 await each
 
 
-async def test_a_fork_of_a_first_step_knows_what_was_said_before_it() -> None:
-    """And not the reply that came of it, though no time has passed between the two."""
+async def test_a_fork_at_the_first_step_contains_the_user_message() -> None:
+    """But not the reply to it, although both have the same time."""
     agent = limpet.llm_agent("regress_talk", model=testing.ScriptedModel(lambda _: "hi"), instructions="Talk.")
     async with testing.app(agent) as app:
         await app.run(agent, "hello", id="r", conversation="c")
@@ -248,8 +248,7 @@ async def test_a_fork_of_a_first_step_knows_what_was_said_before_it() -> None:
 
 
 @pytest.mark.parametrize(("id", "conversation"), [("x", "x"), ("x.chat", None), ("y", "there")])
-async def test_runs_and_conversations_have_names_of_their_own(id: str, conversation: str | None) -> None:
-    """One that would be both is refused before anything has happened."""
+async def test_a_run_and_a_conversation_cannot_share_an_id(id: str, conversation: str | None) -> None:
     agent = limpet.llm_agent("again_names", model=ScriptedModel("done", "done"), instructions="Say.")
     async with testing.app(agent) as app:
         await app.run(agent, "go", id="there")

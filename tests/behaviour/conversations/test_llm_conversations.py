@@ -19,7 +19,7 @@ def _nothing_paid() -> None:
 
 
 def payer(**how: Any) -> Any:
-    """A tool that pays."""
+    """Return a tool that pays."""
 
     @limpet.tool(effect="once", name="again_pay", **how)
     async def pay(order: str) -> str:
@@ -30,15 +30,15 @@ def payer(**how: Any) -> Any:
 
 
 def pays(request: Prompt) -> Any:
-    """Pays what it is told to, once; says hello to everybody else."""
+    """Reply to a prompt: pay once, or say hello if a payment is pending."""
     said = [each.text for each in request.messages[1:]]
     if "receipt o-1" in said:
         return "done"
     return "hello" if UNDER_WAY in said else calls("again_pay", order="o-1")
 
 
-async def test_what_another_run_calls_is_left_alone() -> None:
-    """A second run in the conversation makes up no result for what the first waits to do; nothing is paid twice."""
+async def test_a_second_run_leaves_the_pending_tool_call_of_the_first_alone() -> None:
+    """It invents no result for the call, and nothing is paid twice."""
     agent = limpet.llm_agent(
         "again_desk",
         model=ScriptedModel(pays),
@@ -60,8 +60,8 @@ async def test_what_another_run_calls_is_left_alone() -> None:
             assert (await app.prompt(run, step=step)).is_exact
 
 
-async def test_what_is_said_too_late_is_kept_where_it_was_said() -> None:
-    """Also where the run was started in no conversation, and once only when a failed one is resumed."""
+async def test_a_message_that_arrives_too_late_is_kept_in_the_conversation() -> None:
+    """Also in a run's own conversation, and only once when a failed run is resumed."""
     broken = True
 
     async def fails(run: limpet.Run, request: Prompt, ask: Any) -> Reply:
@@ -80,12 +80,11 @@ async def test_what_is_said_too_late_is_kept_where_it_was_said() -> None:
         await app.resume("r")
         await app.settle()
         said = [each.text for each in await app.messages("r.chat")]
-        assert said.count("also this") == 2  # it was said in each life
+        assert said.count("also this") == 2  # it was said in each of the two executions
         assert said[0] == "go"
 
 
-async def test_what_is_no_text_is_heard_as_it_is() -> None:
-    """A signal by that name may hold anything."""
+async def test_a_user_signal_that_is_not_text_is_added_as_json() -> None:
     agent = limpet.llm_agent(
         "again_signal", model=ScriptedModel(calls("ask_person", question="?"), "x", "y"), instructions="Say."
     )

@@ -12,8 +12,8 @@ async def kinds(app: limpet.App, run: str) -> list[str]:
     return [event.kind for event in await app.log(run)]
 
 
-async def test_a_fork_of_a_run_that_is_cancelled_asks_what_nobody_took_back() -> None:
-    """The request was withdrawn with the run, not by its code: in the fork it is asked anew."""
+async def test_a_fork_of_a_cancelled_run_reopens_its_request() -> None:
+    """The cancellation withdrew the request, not the code."""
 
     @limpet.tool(effect="none")
     async def read() -> int:
@@ -44,8 +44,8 @@ def _nothing_done() -> None:
     done.clear()
 
 
-async def test_a_resumed_fork_does_what_it_shares_as_its_own() -> None:  # noqa: C901 - some agents
-    """Not under the other run's key, not without asking, and not by the other run's child."""
+async def test_a_resumed_fork_repeats_shared_steps_under_its_own_keys() -> None:  # noqa: C901 - some agents
+    """It asks for approval, and starts its own child instead of resuming the original's."""
     broken = True
 
     @limpet.tool(effect="once", name="regress_refund")
@@ -92,8 +92,10 @@ async def test_a_resumed_fork_does_what_it_shares_as_its_own() -> None:  # noqa:
         assert len(set(done)) == 3
 
 
-async def test_one_that_only_tries_takes_nothing_from_others() -> None:
-    """Neither the id of a run that it starts, nor a run that it shares; nobody is told of what it asks."""
+async def test_a_stubbed_fork_does_not_affect_other_runs() -> None:
+    """It neither takes the id of a run that it starts nor cancels a shared run, and channels are not notified of its
+    requests.
+    """
     told: list[str] = []
 
     @limpet.tool(effect="once", name="regress_ship")
@@ -126,7 +128,7 @@ async def test_one_that_only_tries_takes_nothing_from_others() -> None:
         [request] = await app.inbox(run=fork.id)
         await app.approve(request, by="ann")
         await app.settle()
-        assert (await app.info(fork.id)).status == "failed"  # it may not cancel what is not its own
+        assert (await app.info(fork.id)).status == "failed"  # it may not cancel a run that it did not start
         assert {each.id for each in await app.runs()} >= {f"{fork.id}.second"}
         assert set(told) == {"r", "first"}
         with pytest.raises(limpet.NotFound):
@@ -142,8 +144,8 @@ async def test_one_that_only_tries_takes_nothing_from_others() -> None:
         assert (await app.info("second")).status == "waiting"
 
 
-async def test_an_unguarded_past_stays_on_the_old_side() -> None:
-    """Also in a fork: what was done before the guard is not done again on the new side."""
+async def test_a_fork_keeps_the_old_side_of_a_version_check_for_past_steps() -> None:
+    """A step from before the version check is not repeated on the new side."""
 
     @limpet.tool(effect="once", name="regress_old")
     async def old() -> None:
@@ -173,8 +175,8 @@ async def test_an_unguarded_past_stays_on_the_old_side() -> None:
         assert done == ["old"]
 
 
-async def test_a_no_stands_in_a_fork_that_only_tries() -> None:
-    """What a person refused before the cut is refused in the fork too, though nobody is asked there."""
+async def test_a_rejection_still_applies_in_a_fork() -> None:
+    """A rejection before the fork point is replayed without a new request."""
 
     @limpet.tool(effect="once", risk="external_action", name="regress_pay")
     async def pay(n: int) -> int:

@@ -1,4 +1,4 @@
-"""State, step numbers and versions of a fork: continued from the cut, with the overrides of the caller."""
+"""State, step numbers and versions of a fork continue from the fork point, with the caller's overrides."""
 
 import asyncio
 from typing import Any
@@ -9,8 +9,8 @@ import limpet
 from limpet import testing
 
 
-async def test_what_could_not_be_read_is_not_stored() -> None:
-    """A patch with wrong types is refused, by a fork and by a run."""
+async def test_a_patch_with_wrong_types_is_refused() -> None:
+    """By `run.patch` and by `app.fork`."""
 
     @limpet.agent(name="regress_patches")
     async def patches(run: limpet.Run, what: int) -> str:
@@ -32,8 +32,8 @@ async def test_what_could_not_be_read_is_not_stored() -> None:
         assert len(await app.runs()) == 4
 
 
-async def test_what_a_fork_knows_wins_over_what_is_shared() -> None:
-    """Whichever branch comes past the cut first, live and resumed: what the code sees is what the log says."""
+async def test_the_patch_of_a_fork_overrides_shared_state() -> None:
+    """Whichever branch reaches the fork point first, the code sees the state of the log, live and resumed."""
     seen: list[int] = []
 
     @limpet.tool(effect="none", name="regress_look")
@@ -73,8 +73,10 @@ async def test_what_a_fork_knows_wins_over_what_is_shared() -> None:
             assert wanted == 1200 or at < last
 
 
-async def test_numbers_agents_and_slots_of_forks() -> None:
-    """They go on from the cut, also behind a rejected step; of its own version's code; exclusive without the code."""
+async def test_a_fork_continues_step_numbers_and_keeps_version_and_exclusivity() -> None:
+    """Step numbers continue after a rejected step. The input is checked against the fork's version, and the exclusive
+    key is kept even without the code.
+    """
 
     @limpet.tool(effect="once", risk="money", name="regress_risky")
     async def risky() -> None: ...
@@ -116,8 +118,8 @@ async def test_numbers_agents_and_slots_of_forks() -> None:
         assert (await app.fork("r", at=3, id="again")).id == same.id
 
 
-async def test_the_steps_of_a_fork_in_turns_go_on_counting() -> None:
-    """Though the code does not come to those of earlier turns again."""
+async def test_a_fork_inside_turns_continues_step_numbers() -> None:
+    """Although the code does not repeat the steps of earlier turns."""
 
     @limpet.tool(effect="none", name="regress_count")
     async def count(n: int) -> int:

@@ -1,4 +1,4 @@
-"""Forks: a run that goes on from any step of another, with what somebody wants to be otherwise."""
+"""Forks: a new run that continues from any step of another run, with overrides."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -53,20 +53,20 @@ async def thirty(run: limpet.Run, by: int) -> int:
 
 
 class File(SqliteBackend):
-    """Nobody else is looking."""
+    """SQLite without other processes."""
 
     capabilities = replace(SqliteBackend.capabilities, processes=False)
 
 
 class Server(PostgresBackend):
-    """Nobody else is looking."""
+    """PostgreSQL without other processes."""
 
     capabilities = replace(PostgresBackend.capabilities, processes=False)
 
 
 @asynccontextmanager
 async def opened(store: str, request: pytest.FixtureRequest, *agents: Agent[Any, Any]) -> AsyncIterator[TestApp]:
-    """A test app over any store."""
+    """Open a test app on any kind of store."""
     where = request.getfixturevalue("postgres_schema") if store == "postgres" else None
     path: Path = request.getfixturevalue("tmp_path")
 
@@ -84,7 +84,7 @@ async def opened(store: str, request: pytest.FixtureRequest, *agents: Agent[Any,
 
 
 async def _stored(app: TestApp) -> list[tuple[str, int]]:
-    """Every event that the store has, each once."""
+    """Return run and sequence of every stored event."""
     found, place = [], ""
     while True:
         page = await app.store.feed(place)
@@ -94,8 +94,8 @@ async def _stored(app: TestApp) -> list[tuple[str, int]]:
         place = page.next
 
 
-async def _say_yes(app: TestApp, run: str, most: int = 100) -> int:
-    """Approve what a run asks, one after the other; how much that was."""
+async def _approve_all(app: TestApp, run: str, most: int = 100) -> int:
+    """Approve the requests of a run one after the other, and return their number."""
     for asked in range(most):
         await app.settle()
         requests = await app.inbox(run=run)
@@ -106,8 +106,10 @@ async def _say_yes(app: TestApp, run: str, most: int = 100) -> int:
 
 
 @pytest.mark.parametrize("store", STORES)
-async def test_a_fork_at_each_step(store: str, request: pytest.FixtureRequest) -> None:
-    """Its log is the other's beginning and its own events, and nothing else is stored; no effect without a yes."""
+async def test_a_fork_at_any_step_shares_the_prefix_and_stores_only_its_own_events(
+    store: str, request: pytest.FixtureRequest
+) -> None:
+    """No effect happens without approval."""
     async with opened(store, request, thirty) as app:
         await app.run(thirty, 1, id="r")
         parent = [event async for event in app.store.log("r")]
@@ -138,7 +140,7 @@ async def test_a_fork_at_each_step(store: str, request: pytest.FixtureRequest) -
 
 
 def _why(request: limpet.Request) -> str:
-    """Why it is asked."""
+    """Return the reason that a request gives."""
     assert request.context is not None
     return request.context.why
 
@@ -147,13 +149,12 @@ async def _asked(app: TestApp, run: str) -> list[Any]:
     return [app.store.decode(event) async for event in app.store.log(run) if event.kind == "request.opened"]
 
 
-async def test_a_fork_that_is_allowed_goes_on_to_its_end() -> None:
-    """Each effect is asked for once, and done once, under a key of its own."""
+async def test_an_approved_fork_runs_each_effect_once_under_its_own_key() -> None:
     async with testing.app(thirty) as app:
         result = await app.run(thirty, 1, id="r")
         keys = [each.body["key"] for each in await app.log("r") if each.kind == "step.started" and each.body.get("key")]
         fork = await app.fork("r", at=11)
-        assert await _say_yes(app, fork.id) == 4
+        assert await _approve_all(app, fork.id) == 4
         assert await fork.result() == result
         assert sent[6:] == [("send", n) for n in (15, 20, 25, 30)]
         own = [each for each in await app.log(fork.id) if each.run == fork.id and each.kind == "step.started"]
@@ -163,8 +164,8 @@ async def test_a_fork_that_is_allowed_goes_on_to_its_end() -> None:
         assert (await app.compare("r", fork.id)).steps == {}
 
 
-async def test_a_fork_says_why_it_asks() -> None:
-    """Not that the tool has a risk, which it has not."""
+async def test_a_request_of_a_fork_gives_the_fork_as_its_reason() -> None:
+    """Not the risk of the tool, which has none."""
 
     @limpet.agent(name="fork_says_why")
     async def sender(run: limpet.Run) -> str:
@@ -178,8 +179,8 @@ async def test_a_fork_says_why_it_asks() -> None:
         assert _why(request) == "A fork asks before each effect, and the run is a fork of r."
 
 
-async def test_effects_made_up_and_live() -> None:
-    """Made up, nothing happens and the log says so; live, everything happens, and nobody is asked."""
+async def test_stubbed_effects_do_not_run_and_live_effects_need_no_approval() -> None:
+    """The log marks stubbed steps."""
     async with testing.app(thirty) as app:
         await app.run(thirty, 1, id="r")
         made_up = await app.fork("r", at=6, effects="stub", input=2)
@@ -200,8 +201,8 @@ async def test_effects_made_up_and_live() -> None:
         assert (await app.info(live.id)).fork_of == "r"
 
 
-async def test_made_up_results_are_those_of_the_other_run_where_it_has_them() -> None:
-    """By identity; else something of the declared type; else the step fails, and says why."""
+async def test_a_stub_returns_the_original_result_or_a_generated_one() -> None:
+    """The original result is found by step identity; a generated one has the declared type."""
 
     @limpet.tool(effect="once", name="fork_receipt")
     async def receipt(n: int) -> dict[str, int]:
@@ -224,8 +225,8 @@ async def test_made_up_results_are_those_of_the_other_run_where_it_has_them() ->
         assert await fork.result() == [{"n": 1}, 0]
 
 
-async def test_what_it_knows_otherwise_is_seen_from_the_cut_on() -> None:
-    """After the last that is shared, before the first that is new; also when it is resumed."""
+async def test_the_patch_of_a_fork_applies_from_the_fork_point_on() -> None:
+    """After the last shared event and before the first new one, also when the fork is resumed."""
     seen: list[tuple[str, Any]] = []
 
     @limpet.agent(name="fork_seer")
@@ -260,8 +261,8 @@ async def test_what_it_knows_otherwise_is_seen_from_the_cut_on() -> None:
         assert (await app.info(early.id)).goal == "done"
 
 
-async def test_a_fork_inside_a_loop_of_turns() -> None:
-    """It enters at the turn of the cut, knows what it is told there, and can be resumed at a later one."""
+async def test_a_fork_inside_turns_starts_at_its_turn_with_its_patch() -> None:
+    """It can be resumed at a later turn. Results of ended turns cannot be edited."""
 
     @limpet.agent(name="fork_turner")
     async def turner(run: limpet.Run) -> int:
@@ -294,8 +295,8 @@ async def test_a_fork_inside_a_loop_of_turns() -> None:
         assert await (await app.get("r", turner)).result() == 210
 
 
-async def test_edited_results_answer_in_the_shared_part() -> None:
-    """Also of a step that failed; what the code does then is its own, and effects that it leaves out stop nobody."""
+async def test_edited_results_replace_recorded_ones_in_the_shared_prefix() -> None:
+    """Also of a failed step. Recorded effects that the changed code path leaves out do not stop the fork."""
 
     @limpet.tool(effect="none", name="fork_find")
     async def find(what: str) -> str | None:
@@ -325,8 +326,8 @@ async def test_edited_results_answer_in_the_shared_part() -> None:
                 await app.fork("r", at=4, results=wrong)
 
 
-async def test_what_was_under_way_at_the_cut_is_not_shared() -> None:
-    """Of two steps at once neither is half there: both are done anew, under the numbers after the cut."""
+async def test_steps_in_flight_at_the_fork_point_are_repeated() -> None:
+    """Both concurrent steps are run again, with the numbers after the fork point."""
 
     @limpet.agent(name="fork_both")
     async def both(run: limpet.Run) -> list[str]:
@@ -338,14 +339,14 @@ async def test_what_was_under_way_at_the_cut_is_not_shared() -> None:
         fork = await app.fork("r", at=3)
         await app.settle()
         assert {each.args["n"] for each in await app.inbox(run=fork.id)} == {2, 3}
-        assert await _say_yes(app, fork.id) == 2
+        assert await _approve_all(app, fork.id) == 2
         assert await fork.result() == ["sent 2", "sent 3"]
         started = [each.body["number"] for each in await app.log(fork.id) if each.kind == "step.started"]
         assert started == [1, *([2] if len(started) > 3 else []), 2, 3]
 
 
-async def test_an_approval_is_not_inherited() -> None:
-    """Whether it was used, unused or standing: in a fork the effect does not start without a new answer."""
+async def test_a_fork_does_not_inherit_approvals() -> None:
+    """Used, unused or standing: in a fork, the effect needs a new approval."""
 
     @limpet.tool(effect="once", risk="money", name="fork_pay")
     async def pay(cents: int) -> str:
@@ -384,8 +385,8 @@ async def test_an_approval_is_not_inherited() -> None:
         assert sent == [("pay", 900), ("pay", 900), ("pay", 1)]
 
 
-async def test_answers_move_one_run_only() -> None:
-    """The one that asked: neither its fork nor what it was forked from."""
+async def test_an_answer_applies_only_to_the_run_that_asked() -> None:
+    """Neither to its forks nor to the run that it was forked from."""
 
     @limpet.agent(name="fork_asker")
     async def asker(run: limpet.Run) -> str:
@@ -423,8 +424,8 @@ async def test_answers_move_one_run_only() -> None:
         assert (await fork.result(), await parent.result()) == ("bc", "ad")
 
 
-async def test_signals_that_nobody_took_are_shared() -> None:
-    """They came before the cut, and are received behind it, in both runs."""
+async def test_signals_not_yet_received_are_shared_with_a_fork() -> None:
+    """They were sent before the fork point, and both runs receive them after it."""
 
     @limpet.agent(name="fork_receiver")
     async def receiver(run: limpet.Run) -> list[int]:
@@ -441,8 +442,8 @@ async def test_signals_that_nobody_took_are_shared() -> None:
         assert await fork.result() == [1, 2]
 
 
-async def test_a_fork_undoes_its_own_steps_only() -> None:
-    """And in a fork that asks, undoing is asked for too; what was made up is not undone."""
+async def test_a_fork_compensates_only_its_own_steps() -> None:
+    """A fork that asks before effects also asks before compensations. Stubbed steps are not compensated."""
 
     @limpet.tool(effect="once", name="fork_book")
     async def book(n: int) -> int:
@@ -497,8 +498,10 @@ async def test_a_fork_undoes_its_own_steps_only() -> None:
         assert len(sent) == 2
 
 
-async def test_runs_that_a_fork_calls_ask_too() -> None:
-    """What it calls is bound as it is; a call that had not returned at the cut is made anew, the old one is left."""
+async def test_children_of_a_fork_ask_before_effects_too() -> None:
+    """Children have the fork's mode. A call that had not returned at the fork point is made again; the original child
+    is left alone.
+    """
 
     @limpet.agent(name="fork_callee")
     async def callee(run: limpet.Run, n: int) -> str:
@@ -537,8 +540,8 @@ async def test_runs_that_a_fork_calls_ask_too() -> None:
         assert (await app.info("r.fork_callee-2")).status == "waiting"
 
 
-async def test_a_fork_of_a_child_tells_nobody() -> None:
-    """The run that called the other one waits for that one, and not for its forks."""
+async def test_a_fork_of_a_child_does_not_notify_the_parent() -> None:
+    """The parent waits for its child, not for the child's forks."""
 
     @limpet.agent(name="fork_child")
     async def child(run: limpet.Run) -> str:
@@ -563,8 +566,7 @@ async def test_a_fork_of_a_child_tells_nobody() -> None:
         assert await handle.result() == "child"
 
 
-async def test_a_refused_fork_makes_nothing() -> None:
-    """Each with an error that says what is wrong, before anything is stored."""
+async def test_an_invalid_fork_is_refused_and_stores_nothing() -> None:
     async with testing.app(thirty) as app:
         await app.run(thirty, 1, id="r")
         before = await _stored(app)
@@ -591,8 +593,8 @@ async def test_a_refused_fork_makes_nothing() -> None:
         assert await _stored(app) == before
 
 
-async def test_another_version_and_names() -> None:
-    """A fork may be for newer code; names go on counting, an id of one's own is taken once."""
+async def test_a_fork_may_have_another_version_and_a_chosen_id() -> None:
+    """Generated ids are numbered; a chosen id is used once."""
     async with testing.app(thirty) as app:
         await app.run(thirty, 1, id="r")
         fork = await app.fork("r", at=30, version="2", id="try")
@@ -608,8 +610,8 @@ async def test_another_version_and_names() -> None:
         assert (await waits.info()).waits_for == "worker:fork_thirty 9"
 
 
-async def test_a_fork_of_a_failed_run_goes_past_the_failure() -> None:
-    """And the failed one can still be resumed by itself."""
+async def test_a_fork_of_a_failed_run_continues_past_the_failure() -> None:
+    """The original run stays failed, and its age does not count against the fork's deadline."""
     broken = True
 
     @limpet.tool(effect="idempotent", name="fork_flaky")
@@ -630,7 +632,7 @@ async def test_a_fork_of_a_failed_run_goes_past_the_failure() -> None:
         await app.advance("2h")
         broken = False
         fork = await app.fork("r", at=2)
-        assert await _say_yes(app, fork.id) == 1
+        assert await _approve_all(app, fork.id) == 1
         assert await fork.result() == 2
         assert (await parent.info()).status == "failed"
         report = (await app.state(fork.id)).whole
@@ -639,8 +641,8 @@ async def test_a_fork_of_a_failed_run_goes_past_the_failure() -> None:
         assert report.spent.wall_us < 3600 * 10**6
 
 
-async def test_a_fork_that_only_tries_touches_nothing_outside() -> None:
-    """A read gives what the other run was told for the same arguments, else a sample, marked as such."""
+async def test_a_stubbed_fork_calls_no_external_system() -> None:
+    """A read returns the recorded result for the same arguments, otherwise a generated value that is marked as such."""
     called: list[str] = []
 
     @limpet.tool(effect="none", name="fork_balance")
@@ -683,15 +685,15 @@ async def test_a_fork_that_only_tries_touches_nothing_outside() -> None:
             for each in await app.log(second.id)
             if each.run == second.id and each.kind == "step.started" and each.body["tool"] == "fork_balance"
         ]
-        assert made_up["made_up"], "it is as made up as in the fork before"
+        assert made_up["made_up"], "still marked as in the fork before"
         live = await app.fork("r", at=2, effects="stub", reads="live", input="c")
         assert await live.result() == [{"cents": 1}, {"cents": 5}, 7, {"cents": 7}]
         with pytest.raises(limpet.InvalidArgument, match="effects='stub'"):
             await app.fork("r", at=2, reads="live")
 
 
-async def test_a_fork_that_only_tries_asks_no_model() -> None:
-    """It is parked before the call, and says how to let it."""
+async def test_a_stubbed_fork_is_parked_before_a_model_call() -> None:
+    """Its flag names the option `model='live'`."""
     model = testing.ScriptedModel(lambda _: "hi")
     agent = limpet.llm_agent("fork_talker", model=model, instructions="Talk.")
     async with testing.app(agent) as app:

@@ -1,4 +1,4 @@
-"""Payloads that nobody should be sent, and the types that agents declare against them."""
+"""Hostile payloads, and the types that agents declare against them."""
 
 from collections import ChainMap, Counter, OrderedDict, UserDict, UserString, defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 
 __all__ = ["OWN", "PAYLOADS", "TARGETS", "Payload", "is_same", "is_well_formed", "payloads_of"]
 
-# The types that agents declare
+# Types that agents declare
 
 
 class ModelPlace(BaseModel):
@@ -28,7 +28,7 @@ class ModelPlace(BaseModel):
 
 
 class ModelOrder(BaseModel):
-    """As pydantic users declare an order; a validator of theirs refuses one of them."""
+    """An order as a pydantic model. Its validator refuses one id and fails with a bug for another."""
 
     id: str
     count: int
@@ -48,7 +48,7 @@ class ModelOrder(BaseModel):
 
 
 class ClosedOrder(ModelOrder):
-    """The same, and nothing else."""
+    """The same model without extra fields."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -60,7 +60,7 @@ class DataPlace:
 
 @dataclass
 class DataOrder:
-    """As dataclasses."""
+    """An order as a dataclass."""
 
     id: str
     count: int
@@ -81,7 +81,7 @@ class StructPlace(msgspec.Struct):
 
 
 class StructOrder(msgspec.Struct, forbid_unknown_fields=True):
-    """As msgspec users declare it: nothing else."""
+    """An order as a msgspec struct without extra fields."""
 
     id: str
     count: int
@@ -96,7 +96,7 @@ class DictPlace(TypedDict):
 
 
 class DictOrder(TypedDict):
-    """As a TypedDict."""
+    """An order as a TypedDict."""
 
     id: str
     count: int
@@ -119,7 +119,7 @@ FIELDS = {"id": str, "count": int, "price": float, "tags": list, "place": object
 
 
 def is_well_formed(target: str, value: Any) -> bool:
-    """Whether the code of an agent may be given this: of the declared type, down to every field."""
+    """Return whether a value has the declared type, down to every field."""
     if target == "json":
         return _is_json(value)
     if target == "typeddict":
@@ -142,9 +142,9 @@ def _is_json(value: Any) -> bool:
 
 
 def is_same(sent: Any, got: Any) -> bool:
-    """Whether what arrived is what was sent: the same values of the same kinds, in fields or in members.
+    """Return whether a received value equals the sent one: the same values of the same types, in fields or members.
 
-    What a type does not know may be left out, and what it has a default for may be added.
+    Unknown members may be left out, and defaults may be added.
     """
     if isinstance(sent, bool) or isinstance(got, bool):
         return sent is got
@@ -160,7 +160,7 @@ def is_same(sent: Any, got: Any) -> bool:
 
 def _members(value: Any) -> dict[str, Any] | None:
     if isinstance(value, dict):
-        return dict(dict.items(value))  # what is in it, whatever it says
+        return dict(dict.items(value))  # the real content, whatever its methods return
     if isinstance(value, msgspec.Struct):
         return {name: getattr(value, name) for name in value.__struct_fields__}
     if isinstance(value, BaseModel | DataOrder | DataPlace):
@@ -168,30 +168,30 @@ def _members(value: Any) -> dict[str, Any] | None:
     return None
 
 
-# What is sent
+# Payloads
 
 
 class Payload(NamedTuple):
-    """Something to send; whether it is JSON, and whether it is what the typed agents declare."""
+    """Something to send, whether it is JSON, and whether it matches the declared types."""
 
     name: str
     make: Callable[[], Any]
     is_json: bool = False
     fits: bool = False
     is_extra: bool = False
-    """Fits, unless a type forbids what it does not know."""
+    """Whether it matches only types that allow extra fields."""
 
     def arrives(self, target: str) -> bool:
-        """Whether it is what this agent declares."""
+        """Return whether it matches this agent's type."""
         return self.is_json if target == "json" else self.fits and not (self.is_extra and target in CLOSED)
 
 
 def order(**other: Any) -> dict[str, Any]:
-    """What everybody takes, but for some members."""
+    """Return a valid order with some members replaced."""
     return {"id": "o-1", "count": 2, "price": 1.5, "tags": ["a", "b"], "place": {"street": "Main"}, **other}
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
@@ -207,7 +207,7 @@ def nested(depth: int, kind: type = list) -> Any:
 
 
 class Text(str):
-    """Looks like a str, and encodes as something else."""
+    """A str that encodes as something else."""
 
     __slots__ = ()
 
@@ -232,7 +232,7 @@ class Real(float):
 
 
 class Members(dict[str, Any]):
-    """Says other things to each who asks."""
+    """A dict whose methods disagree about its content."""
 
     def items(self) -> Any:
         return [("id", 7)]
@@ -254,7 +254,7 @@ class Endless:
 
 
 class Raising:
-    """Raises whatever is asked of it."""
+    """Raises in every method."""
 
     def __eq__(self, other: object) -> bool:
         raise ZeroDivisionError
@@ -286,7 +286,7 @@ class Equal:
 
 
 class Liar(BaseModel):
-    """Dumps what it likes."""
+    """A model that dumps invalid data."""
 
     id: int = 7
 
@@ -294,8 +294,8 @@ class Liar(BaseModel):
         return order(count="many")
 
 
-class Sulking(BaseModel):
-    """Does not dump."""
+class Undumpable(BaseModel):
+    """A model whose dump raises."""
 
     id: int = 7
 
@@ -303,8 +303,8 @@ class Sulking(BaseModel):
         raise ZeroDivisionError
 
 
-class Posing:
-    """Says that it is a model."""
+class FakeModel:
+    """A class that only looks like a model."""
 
     __pydantic_validator__ = None
 
@@ -313,8 +313,8 @@ class Posing:
 
 
 @dataclass
-class Sly:
-    """Has the fields, and others in them."""
+class FakeOrder:
+    """A dataclass with the right fields and wrong values."""
 
     id: Any = "o-1"
     count: Any = 2
@@ -365,7 +365,7 @@ def _cases() -> Iterator[Payload]:
     yield from (_json(f"{name} is a list in a list", partial(order, **{name: [[]]})) for name in order())
     yield from (_json(f"{name} is an object", partial(order, **{name: {"x": 1}})) for name in order())
     wholes: list[Any] = [None, True, 0, 1.5, "", "o-1", [], {}, [order()], {"order": order()}]
-    yield from (_json(f"all of it is {whole!r}"[:40], partial(_same, whole)) for whole in wholes)
+    yield from (_json(f"all of it is {whole!r}"[:40], partial(_identity, whole)) for whole in wholes)
     misfits: tuple[tuple[str, Any], ...] = (
         ("count", "2"),
         ("count", "two"),
@@ -457,8 +457,8 @@ def _not_json() -> Iterator[Payload]:
         "raising": Raising,
         "unprintable": Unprintable,
         "equal to everything": Equal,
-        "posing as a model": Posing,
-        "a model that does not dump": Sulking,
+        "posing as a model": FakeModel,
+        "a model that does not dump": Undumpable,
         "a dict of its own kind": lambda: Members(order()),
         "an ordered dict": lambda: OrderedDict(order()),
         "a default dict": lambda: defaultdict(str, order()),
@@ -518,7 +518,7 @@ def _not_json() -> Iterator[Payload]:
         ("place", {"street": "Main", Text("x"): 1}),
         ("place", {Unprintable(): "Main"}),
         ("place", {"street": "Main", "more": Raising()}),
-        ("place", {"street": "Main", "more": Sulking()}),
+        ("place", {"street": "Main", "more": Undumpable()}),
     )
     for number, (name, value) in enumerate(members):
         shown = type(value).__name__
@@ -527,7 +527,7 @@ def _not_json() -> Iterator[Payload]:
 
 PAYLOADS = tuple(_cases())
 
-# What only some can be sent: objects of their own types that are not what they should be
+# Objects of the declared types with invalid fields
 
 
 def _valid(target: str) -> Any:
@@ -535,7 +535,7 @@ def _valid(target: str) -> Any:
     return TARGETS[target](**order(place=place(street="Main")))
 
 
-def _spoilt(target: str, name: str, value: Any) -> Any:
+def _corrupted(target: str, name: str, value: Any) -> Any:
     found = _valid(target)
     setattr(found, name, value)
     return found
@@ -562,15 +562,15 @@ def _own(target: str) -> Iterator[Payload]:
         ("place", None),
         ("place", "Main"),
         ("place", Raising()),
-        ("place", Sulking()),
+        ("place", Undumpable()),
     )
     for number, (name, value) in enumerate(spoils):
         shown = f"its own with {name} {type(value).__name__} ({number})"
-        yield Payload(shown, partial(_spoilt, target, name, value))
+        yield Payload(shown, partial(_corrupted, target, name, value))
     for other in ("pydantic", "dataclass", "msgspec"):
         if other != target:
-            yield Payload(f"that of {other} with a bad count", partial(_spoilt, other, "count", "many"))
-    yield Payload("a sly one", lambda: Sly(count=[object()]))
+            yield Payload(f"that of {other} with a bad count", partial(_corrupted, other, "count", "many"))
+    yield Payload("a sly one", lambda: FakeOrder(count=[object()]))
     yield Payload("its class", lambda: TARGETS[target])
 
 
@@ -578,7 +578,7 @@ OWN = {target: tuple(_own(target)) for target in ("pydantic", "closed", "datacla
 
 
 def payloads_of(target: str) -> tuple[Payload, ...]:
-    """Everything that is sent to one kind of agent."""
+    """Return everything that is sent to one kind of agent."""
     own = OWN.get(target, ())
     if target in ("pydantic", "closed", "dataclass"):
         own = (*own, _json("refused by its validator", lambda: order(id="unwanted")))

@@ -8,8 +8,8 @@ from limpet import testing
 from limpet.engine.definitions.contracts import save_contracts
 
 
-async def test_a_result_by_name_is_the_same_on_replay_whatever_the_contract_is_now() -> None:
-    """It was checked when it came."""
+async def test_a_result_is_the_same_on_replay_after_a_contract_change() -> None:
+    """It was checked when it was received."""
 
     def defined(kind: type) -> limpet.Agent[Any, Any]:
         @limpet.agent(name="other")
@@ -33,8 +33,8 @@ async def test_a_result_by_name_is_the_same_on_replay_whatever_the_contract_is_n
         assert await handle.result() == 1
 
 
-async def test_by_name_means_the_version_that_is_served_now(tmp_path: Path) -> None:
-    """Also after a rollback; an app that only looks changes nothing."""
+async def test_a_call_by_name_runs_the_version_that_is_served_now(tmp_path: Path) -> None:
+    """Also after a rollback. An app without a worker does not change it."""
     url = f"sqlite:///{tmp_path}/x.db"
 
     def defined(version: str) -> limpet.Agent[Any, Any]:

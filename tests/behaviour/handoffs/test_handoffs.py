@@ -1,4 +1,4 @@
-"""Between agents: contracts checked on both sides, what goes along, a transfer for good, agents by name."""
+"""Calls between agents: contracts checked on both sides, context that is passed, handoffs, and calls by name."""
 
 import asyncio
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ class Case(BaseModel):
     mail: Mail
 
 
-async def test_a_handoff_is_for_good() -> None:
-    """Its outcome is the run's; nothing more can be done, live and on replay."""
+async def test_a_handoff_ends_the_run_with_the_other_agents_result() -> None:
+    """The run can do nothing afterwards, live and on replay."""
     seen: list[str] = []
 
     @limpet.tool(effect="none")
@@ -58,8 +58,8 @@ async def test_a_handoff_is_for_good() -> None:
     assert seen == ["before"]
 
 
-async def test_named_facts_and_artifacts_go_along_and_nothing_else() -> None:
-    """With the session, the deadline and a slice of the budget."""
+async def test_a_child_receives_only_the_named_facts_and_artifacts() -> None:
+    """It also gets the session, the deadline and a part of the budget."""
 
     @limpet.agent()
     async def child(run: limpet.Run) -> dict[str, Any]:
@@ -96,8 +96,8 @@ async def test_named_facts_and_artifacts_go_along_and_nothing_else() -> None:
         assert (await load(app.store, "r1.child-1")).working.known_facts[0].source == "run r1"
 
 
-async def test_what_the_run_does_not_have_cannot_go_along() -> None:
-    """Refused before anything has happened; a handoff that was refused did not take place."""
+async def test_passing_an_unknown_fact_is_refused() -> None:
+    """Before anything happens: a refused handoff did not take place."""
 
     @limpet.agent()
     async def child(run: limpet.Run) -> str:
@@ -113,8 +113,8 @@ async def test_what_the_run_does_not_have_cannot_go_along() -> None:
         assert await app.run(parent, id="r1") == "r1.child-1"
 
 
-async def test_a_malformed_object_does_not_leave() -> None:
-    """A ContractError on the sending side, with the path of each fault; the receiver has no run."""
+async def test_an_invalid_input_is_refused_by_the_sender() -> None:
+    """ContractError lists the path of each fault, and no child run is created."""
 
     @limpet.agent()
     async def second(run: limpet.Run, case: Case) -> str:
@@ -139,8 +139,8 @@ async def test_a_malformed_object_does_not_leave() -> None:
         assert caught.value.faults == ("$.kind: Field required", "$.mail.text: Input should be a valid string")
 
 
-async def test_what_arrives_is_checked_again() -> None:
-    """Another deployment takes something else by now: it is rejected, its function is not entered."""
+async def test_an_input_is_checked_again_by_the_receiver() -> None:
+    """A newer deployment expects another type: the run is rejected before its function is called."""
     entered: list[str] = []
 
     def defined(kind: type) -> limpet.Agent[Any, Any]:
@@ -160,7 +160,7 @@ async def test_what_arrives_is_checked_again() -> None:
         except limpet.ContractError as error:
             return f"{error.what}: {error.faults}"
 
-    async with testing.app(first) as app:  # nobody serves the other one yet
+    async with testing.app(first) as app:  # no worker serves the other agent yet
         handle = await app.start(first, id="r1")
         await app.settle()
         app.deploy(first, defined(str))
@@ -172,8 +172,8 @@ async def test_what_arrives_is_checked_again() -> None:
     assert entered == []
 
 
-async def test_an_agent_elsewhere_is_called_by_name(tmp_path: Path) -> None:
-    """Its contract is in the store; the call waits until somebody serves it."""
+async def test_an_agent_of_another_process_is_called_by_name(tmp_path: Path) -> None:
+    """Its contract is in the store. The call waits until a worker serves the agent."""
     url = f"sqlite:///{tmp_path}/x.db"
 
     @limpet.agent(version="3", budget=limpet.Budget(max_steps=4))
@@ -204,8 +204,8 @@ async def test_an_agent_elsewhere_is_called_by_name(tmp_path: Path) -> None:
         assert (await by_name.info()).status == "pending"
 
 
-async def test_a_childs_failure_comes_with_its_context() -> None:
-    """What it was, which step, where: not just a message. A deadline that passed is told as such."""
+async def test_a_failed_child_reports_its_error_step_and_traceback() -> None:
+    """An exceeded deadline is reported as such."""
 
     @limpet.tool(effect="none")
     async def look() -> None:
@@ -234,8 +234,8 @@ async def test_a_childs_failure_comes_with_its_context() -> None:
         assert await handle.result() == [["failed", 1, True, False, True], ["expired", None, False, True, False]]
 
 
-async def test_a_cancel_reaches_down_through_calls_and_handoffs() -> None:
-    """At every depth."""
+async def test_a_cancel_reaches_all_descendants() -> None:
+    """Through calls and handoffs, at every depth."""
 
     @limpet.agent()
     async def leaf(run: limpet.Run) -> None:
@@ -259,8 +259,8 @@ async def test_a_cancel_reaches_down_through_calls_and_handoffs() -> None:
         assert set(statuses.values()) == {"cancelled"}
 
 
-async def test_a_call_that_the_code_gives_up_is_cancelled() -> None:
-    """The loser of a race does not pay an hour later."""
+async def test_a_child_whose_call_the_code_cancels_is_cancelled() -> None:
+    """The loser of a race must not run on."""
 
     @limpet.agent()
     async def slow(run: limpet.Run) -> str:
@@ -287,13 +287,12 @@ async def test_a_call_that_the_code_gives_up_is_cancelled() -> None:
 
 
 class Aliased(BaseModel):
-    """Called otherwise outside."""
+    """A model whose field has an alias."""
 
     order_id: str = Field(alias="orderId")
 
 
-async def test_a_handoff_to_nobody_did_not_take_place() -> None:
-    """The run goes on."""
+async def test_a_run_continues_after_a_handoff_to_an_unknown_agent() -> None:
 
     @limpet.agent()
     async def agent(run: limpet.Run) -> str:
@@ -305,8 +304,8 @@ async def test_a_handoff_to_nobody_did_not_take_place() -> None:
         assert await app.run(agent) == "went on"
 
 
-async def test_a_run_of_somebody_else_is_not_waited_for() -> None:
-    """It has the id that a child would get, the same agent and the same input; but it was not called from here."""
+async def test_an_unrelated_run_with_a_childs_id_is_not_adopted() -> None:
+    """It has the id, agent and input of the child, but was not called by this run."""
 
     @limpet.agent()
     async def child(run: limpet.Run) -> int:
@@ -322,8 +321,8 @@ async def test_a_run_of_somebody_else_is_not_waited_for() -> None:
         assert [each.body["run"] for each in await app.log("r1") if each.kind == "agent.called"] == ["r1.child-2"]
 
 
-async def test_one_slot_is_enough_for_a_run_and_those_it_waits_for() -> None:
-    """An exclusive agent that calls another one in the same session does not wait for itself."""
+async def test_exclusive_children_share_the_slot_of_their_parent() -> None:
+    """An exclusive agent that calls another one in the same session does not deadlock."""
 
     @limpet.agent(exclusive="session")
     async def leaf(run: limpet.Run) -> str:
@@ -341,8 +340,8 @@ async def test_one_slot_is_enough_for_a_run_and_those_it_waits_for() -> None:
         assert await app.run(top, session="s1") == "done"
 
 
-async def test_long_ids_and_odd_names() -> None:
-    """A child of a run with a long id is named after a digest; a name that cannot name runs is refused at once."""
+async def test_a_child_of_a_run_with_a_long_id_gets_a_short_id() -> None:
+    """It contains a digest. Names that cannot be part of an id are refused when they are defined."""
 
     @limpet.agent()
     async def child(run: limpet.Run) -> str:
@@ -363,8 +362,8 @@ async def test_long_ids_and_odd_names() -> None:
         limpet.open("memory:", notify={"c" * 51: lambda _: None})
 
 
-async def test_models_with_aliases_are_inputs_too() -> None:
-    """By their own names, and by those that others use."""
+async def test_a_model_with_aliases_is_accepted_as_input() -> None:
+    """By field names and by aliases."""
 
     @limpet.agent()
     async def agent(run: limpet.Run, order: Aliased) -> str:

@@ -1,6 +1,6 @@
-"""What nobody should be sent: refused on the sending side with its path, or it arrives as what it is.
+"""Hostile payloads are refused by the sender with a path, or arrive unchanged.
 
-With `--full` everything goes through every door; else each payload through one door of each agent, another each time.
+With `--full`, every payload is sent to every agent by every route; otherwise each by one route per agent, in turn.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from tests.behaviour.handoffs.hostile_payloads import (
     payloads_of,
 )
 
-DOORS = ("call", "name", "handoff", "start")
+ROUTES = ("call", "name", "handoff", "start")
 BY_OBJECT = ("call", "handoff")
 MODELS = ("pydantic", "closed")
 PATIENCE = 20
 
 
-class Here:
-    """What is sent in this process, what came of it."""
+class Sent:
+    """The payload that is sent in this process, and its outcome."""
 
     payload: Any = None
     error: Exception | None = None
@@ -37,10 +37,10 @@ class Here:
 
 
 def agent_of(target: str) -> limpet.Agent[Any, Any]:
-    """An agent that declares this."""
+    """Return an agent that declares this type."""
 
     async def typed(run: limpet.Run, sent: Any) -> None:
-        Here.got.append(sent)
+        Sent.got.append(sent)
 
     typed.__annotations__["sent"] = TARGETS[target]
     return limpet.agent(name=f"hostile_{target}")(typed)
@@ -51,91 +51,91 @@ AGENTS = {target: agent_of(target) for target in TARGETS}
 
 @limpet.agent(name="hostile_sender")
 async def sender(run: limpet.Run, how: list[str]) -> None:
-    """Send what there is to be sent."""
-    door, target = how
+    """Send the current payload."""
+    route, target = how
     agent = AGENTS[target]
     try:
-        if door == "handoff":
-            await run.handoff(agent, Here.payload)
+        if route == "handoff":
+            await run.handoff(agent, Sent.payload)
         else:
-            await run.call(agent if door == "call" else agent.name, Here.payload)
+            await run.call(agent if route == "call" else agent.name, Sent.payload)
     except Exception as error:
-        Here.error = error
+        Sent.error = error
         raise
 
 
-def is_turned(target: str, payload: Payload) -> bool:
-    """Whether it is turned into what was declared: a date into text, a set into a list, as any sequence is."""
+def is_converted(target: str, payload: Payload) -> bool:
+    """Return whether the payload is converted to the declared type: a date to text, or a set to a list."""
     name = payload.name
-    return (target in ("dataclass", "msgspec", "typeddict") and name.startswith(TURNED)) or (
+    return (target in ("dataclass", "msgspec", "typeddict") and name.startswith(CONVERTED)) or (
         target in ("dataclass", "msgspec") and "tags set" in name
     )
 
 
 VALIDATED = ("refused by its validator", "refused by a validator with a bug")
-"""A schema does not say what a validator does: by name they leave, and are refused where they arrive."""
-TURNED = ("id is a Colour", "id is a date", "id is a timedelta", "tags is a set", "tags is a frozenset")
+"""A schema cannot express validators: sent by name, these are refused by the receiver."""
+CONVERTED = ("id is a Colour", "id is a date", "id is a timedelta", "tags is a set", "tags is a frozenset")
 
 
-def cases(target: str, door: str, *, full: bool) -> Iterator[Payload]:
-    """What goes through this door to this agent."""
-    first = DOORS.index(door) + [*TARGETS].index(target)
+def cases(target: str, route: str, *, full: bool) -> Iterator[Payload]:
+    """Yield the payloads for this agent and route."""
+    first = ROUTES.index(route) + [*TARGETS].index(target)
     for place, payload in enumerate(payloads_of(target), first):
-        if (full or place % len(DOORS) == 0) and not is_turned(target, payload):
+        if (full or place % len(ROUTES) == 0) and not is_converted(target, payload):
             yield payload
 
 
-async def send(app: TestApp, target: str, door: str, payload: Payload) -> None:
-    """Let it go through a door; what came of it is here."""
-    Here.payload, Here.error, Here.got = payload.make(), None, []
-    if door == "start":
+async def send(app: TestApp, target: str, route: str, payload: Payload) -> None:
+    """Send a payload by a route, and record its outcome in `Sent`."""
+    Sent.payload, Sent.error, Sent.got = payload.make(), None, []
+    if route == "start":
         try:
-            await app.start(AGENTS[target].name, Here.payload)
+            await app.start(AGENTS[target].name, Sent.payload)
         except limpet.LimpetError as error:
-            Here.error = error
+            Sent.error = error
     else:
-        await app.start(sender, [door, target])
+        await app.start(sender, [route, target])
     async with asyncio.timeout(PATIENCE):
         await app.settle()
 
 
-def check_refused(target: str, door: str, payload: Payload) -> None:
-    """By a typed error that names a path; what is declared is not refused."""
-    error = Here.error
+def check_refused(target: str, route: str, payload: Payload) -> None:
+    """Check that the error is typed and names a path, and that the payload was really invalid."""
+    error = Sent.error
     assert isinstance(error, limpet.ContractError | limpet.InvalidValue)
     paths = error.faults if isinstance(error, limpet.ContractError) else (error.path,)
     assert paths
     assert all(path.startswith("$") for path in paths)
-    assert Here.got == []
-    is_object_wanted = target in MODELS and door in BY_OBJECT and type(Here.payload) is dict
+    assert Sent.got == []
+    is_object_wanted = target in MODELS and route in BY_OBJECT and type(Sent.payload) is dict
     assert is_object_wanted or not payload.arrives(target), f"{payload.name}: {error}"
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("target", TARGETS)
-async def test_nothing_malformed_arrives(target: str, door: str, full: bool) -> None:
-    """No run for what was refused; the callee's code sees the declared type, with what was sent in it."""
+async def test_a_hostile_payload_is_refused_or_arrives_unchanged(target: str, route: str, full: bool) -> None:
+    """A refused payload creates no run. The receiver's code gets the declared type."""
     async with testing.app(sender, AGENTS[target]) as app:
         created = 0
-        for payload in cases(target, door, full=full):
-            await send(app, target, door, payload)
-            if Here.error is not None:
-                check_refused(target, door, payload)
-                created += door == "name" and payload.name in VALIDATED
+        for payload in cases(target, route, full=full):
+            await send(app, target, route, payload)
+            if Sent.error is not None:
+                check_refused(target, route, payload)
+                created += route == "name" and payload.name in VALIDATED
             else:
                 created += 1
-                [got] = Here.got
+                [got] = Sent.got
                 assert is_well_formed(target, got), payload.name
-                assert is_same(Here.payload, got), payload.name
+                assert is_same(Sent.payload, got), payload.name
         assert len(await app.runs(agent=AGENTS[target].name, last=1000)) == created
 
 
-def test_there_are_enough_of_them() -> None:
-    """Each is another one, and few are left out."""
+def test_there_are_at_least_200_distinct_payloads() -> None:
+    """At most a tenth is left out because it is converted."""
     names = [payload.name for payload in PAYLOADS]
     assert len(set(names)) == len(names)
-    sent = sum(len(list(cases(target, door, full=True))) for target in TARGETS for door in DOORS)
-    known = sum(len(payloads_of(target)) for target in TARGETS) * len(DOORS) - sent
+    sent = sum(len(list(cases(target, route, full=True))) for target in TARGETS for route in ROUTES)
+    known = sum(len(payloads_of(target)) for target in TARGETS) * len(ROUTES) - sent
     print(f"{len(names)} payloads for all, {sum(map(len, OWN.values()))} for some; {sent} sent, {known} left out")
     assert len(names) + sum(map(len, OWN.values())) >= 200
     assert known < sent / 10

@@ -1,4 +1,4 @@
-"""Looking back: what a run knew at any point, what a step changed, where two runs went apart."""
+"""Inspection: the state of a run at any point, the changes of a step, and where two runs diverged."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,8 +33,7 @@ async def agent(run: limpet.Run, unlucky: int) -> int:
     return len(how)
 
 
-async def test_state_at_every_step() -> None:
-    """Before and after, by number, by event, by time: what the log up to there folds to."""
+async def test_state_at_any_step_event_or_time_is_the_fold_of_the_log() -> None:
     async with testing.app(agent) as app:
         await app.start(agent, 0, id="r1")
         await app.settle()
@@ -65,8 +64,8 @@ async def test_state_at_every_step() -> None:
                 await app.state("r1", **wrong)
 
 
-async def test_what_a_step_changed() -> None:
-    """As data and in words; up to the next step, which is what its code did with it."""
+async def test_diff_shows_the_changes_from_one_step_to_the_next() -> None:
+    """As data and as text."""
     async with testing.app(agent) as app:
         await app.start(agent, 0, id="r1")
         await app.settle()
@@ -78,8 +77,8 @@ async def test_what_a_step_changed() -> None:
         assert str(await app.diff("r1", since=limpet.Point(seq=3), until=limpet.Point(seq=3))) == "nothing changed"
 
 
-async def test_where_two_runs_went_apart() -> None:
-    """The first difference, then steps, facts, what was spent, and how they ended."""
+async def test_compare_shows_where_two_runs_diverged() -> None:
+    """The first different event, then steps, facts, and outcomes."""
     async with testing.app(agent) as app:
         await app.start(agent, 0, id="good")
         await app.start(agent, 6, id="bad")
@@ -99,8 +98,8 @@ async def test_where_two_runs_went_apart() -> None:
         assert (same.divergence, str(same)) == (None, "the events are the same")
 
 
-async def test_a_step_that_waited_for_its_word_is_found() -> None:
-    """Numbers need not be in the order of the log."""
+async def test_state_finds_a_step_that_started_late_after_an_approval() -> None:
+    """Step numbers need not be in the order of the log."""
     import asyncio  # noqa: PLC0415
 
     @limpet.tool(effect="idempotent", risk="external_action")
@@ -126,8 +125,8 @@ async def test_a_step_that_waited_for_its_word_is_found() -> None:
         assert (await app.state("r1", after=150)).step == 150
 
 
-class _Counted:
-    """How many events were read."""
+class _CountedReads:
+    """Counts reads of the log, and the events that they return."""
 
     def __init__(self, app: Any) -> None:
         self.events = self.reads = 0
@@ -141,8 +140,8 @@ class _Counted:
         app.store.read = counted
 
 
-async def test_any_step_of_a_long_run_is_near_a_snapshot(tmp_path: Path) -> None:
-    """Few events are read, however long its log is; without any snapshot the answer is the same."""
+async def test_state_of_a_long_run_reads_few_events_from_a_snapshot(tmp_path: Path) -> None:
+    """Without any snapshot, the state is the same."""
 
     @limpet.agent(name="travel_long")
     async def long(run: limpet.Run, count: int) -> int:
@@ -157,7 +156,7 @@ async def test_any_step_of_a_long_run_is_near_a_snapshot(tmp_path: Path) -> None
         assert (await app.store.get("r")).seq > 3 * steps
         snapshots = await app.store.snapshots("r")
         assert 3 <= len(snapshots) <= 128
-        counted, known = _Counted(app), {}
+        counted, known = _CountedReads(app), {}
         for number in (1, 7, 500, 1234, 2000, 2999, 3000):
             counted.events = counted.reads = 0
             known[number] = (await app.state("r", before=number)).whole
@@ -169,8 +168,8 @@ async def test_any_step_of_a_long_run_is_near_a_snapshot(tmp_path: Path) -> None
             assert (await app.state("r", before=number)).facts == ({"last": number - 2} if number > 1 else {})
 
 
-async def test_what_only_moved_is_not_a_difference() -> None:
-    """A fact that is said anew stands at the end, and those behind it are as they were."""
+async def test_diff_ignores_facts_that_only_changed_their_order() -> None:
+    """A fact that is set again moves to the end."""
 
     @limpet.tool(effect="none", name="regress_look")
     async def look() -> int:

@@ -1,4 +1,4 @@
-"""What a model saw and why, what an agent knows and concluded, and the parts of the loop that can be replaced."""
+"""Prompts and context: what a model was sent and why, facts and conclusions, and replaceable parts of the loop."""
 
 import json
 from typing import Any
@@ -17,13 +17,13 @@ from limpet.state import AgentState, apply, derived, outdated
 from limpet.testing import ScriptedModel, calls
 
 
-def talker(model: ScriptedModel, name: str = "seeing_talker", **more: Any) -> limpet.Agent[str, str]:
-    """An agent with a small window."""
+def talking_agent(model: ScriptedModel, name: str = "seeing_talker", **more: Any) -> limpet.Agent[str, str]:
+    """Return an agent with a small window."""
     return limpet.llm_agent(name, model=model, instructions="Talk.", window=8_000, **more)
 
 
-async def test_every_request_is_made_again_exactly() -> None:
-    """Over many turns, with facts, tools, summaries and pieces left out: all of them, byte for byte."""
+async def test_every_prompt_of_a_long_conversation_is_rebuilt_exactly() -> None:
+    """Over twenty runs, with facts, tools, summaries and truncated messages, byte for byte."""
 
     def says(request: Prompt) -> Any:
         if request.messages[0].text == SUMMARY:
@@ -34,7 +34,7 @@ async def test_every_request_is_made_again_exactly() -> None:
         return "y" * 1_500
 
     model = ScriptedModel(says)
-    agent = talker(model)
+    agent = talking_agent(model)
     async with testing.app(agent) as app:
         for number in range(20):
             await app.run(agent, f"message {number} " + "z" * 900, id=f"r{number}", conversation="c")
@@ -53,28 +53,27 @@ async def test_every_request_is_made_again_exactly() -> None:
         assert "They talked." in str(last)
 
 
-async def test_a_changed_agent_is_no_hindrance_and_a_changed_choice_is_said() -> None:
-    """The frame is stored: it does not matter what the instructions are today; a selection of one's own is code."""
+async def test_a_prompt_is_exact_after_the_agent_changed() -> None:
+    """The instructions and tools are stored with the prompt."""
     model = ScriptedModel("one", "two")
 
     def nothing_known(view: ContextView) -> ContextChoice:
         return ContextChoice("", Selected(tuple(range(len(view.said))), tuple(each.seq for each in view.said), 0, 0))
 
-    async with testing.app(talker(model, build_context=nothing_known)) as app:
-        agent = talker(model, build_context=nothing_known)
+    async with testing.app(talking_agent(model, build_context=nothing_known)) as app:
+        agent = talking_agent(model, build_context=nothing_known)
         await app.run(agent, "hello", id="r")
         assert (await app.prompt("r", step=1)).is_exact
         other = limpet.llm_agent("seeing_talker", model=model, instructions="Be silent.")
         app._agents["seeing_talker"] = other
         found = await app.prompt("r", step=1)
-        assert found.is_exact  # nothing was known, so the usual choice is the same
+        assert found.is_exact  # there are no facts, so the default context is the same
         assert found.prompt.messages[0].text == "Talk."
         with pytest.raises(NotFound, match="step 2"):
             await app.prompt("r", step=2)
 
 
-async def test_where_a_model_was_asked_is_said() -> None:
-    """When somebody asks for another step."""
+async def test_the_error_for_a_step_without_a_prompt_lists_model_steps() -> None:
 
     @limpet.tool(effect="none")
     async def seeing_look() -> str:
@@ -89,8 +88,8 @@ async def test_where_a_model_was_asked_is_said() -> None:
     assert missing.value.__notes__ == ["Model calls are at steps 1, 3, 5."]
 
 
-async def test_what_is_chosen_can_be_chosen_otherwise() -> None:
-    """By rules before the model, or with another request, which is recorded as it is."""
+async def test_choose_can_skip_the_model_or_change_the_prompt() -> None:
+    """A changed prompt is recorded as sent."""
 
     async def choose(run: limpet.Run, request: Prompt, ask: Any) -> Reply:
         if not run.state.facts:
@@ -100,7 +99,7 @@ async def test_what_is_chosen_can_be_chosen_otherwise() -> None:
         return reply
 
     model = ScriptedModel("done")
-    agent = talker(model, choose=choose)
+    agent = talking_agent(model, choose=choose)
     async with testing.app(agent) as app:
         assert await app.run(agent, "hello", id="r") == "done"
         assert len(model.prompts) == 1
@@ -111,8 +110,7 @@ async def test_what_is_chosen_can_be_chosen_otherwise() -> None:
         assert [each["chosen"]["json"] for each in decisions] == ["note_fact", "answer"]
 
 
-async def test_observations_can_be_normalised() -> None:
-    """Into a patch of the state, and what the model sees instead; the same when it is resumed."""
+async def test_normalise_replaces_a_tool_result_and_patches_state() -> None:
 
     @limpet.tool(effect="none")
     def read_disk() -> dict[str, Any]:
@@ -126,7 +124,7 @@ async def test_observations_can_be_normalised() -> None:
         return result
 
     model = ScriptedModel(calls("read_disk"), "done")
-    agent = talker(model, tools=[read_disk], normalise=normalise)
+    agent = talking_agent(model, tools=[read_disk], normalise=normalise)
     async with testing.app(agent) as app:
         assert await app.run(agent, "look", id="r") == "done"
         assert model.prompts[-1].messages[-1].text == "95 % used"
@@ -134,8 +132,8 @@ async def test_observations_can_be_normalised() -> None:
         assert (fact.key, fact.source, fact.step) == ("used", "read_disk", 2)
 
 
-async def test_a_model_hands_over_for_good() -> None:
-    """The other agent gets what is known, goes on in the same conversation, and its result is the result."""
+async def test_a_handoff_returns_the_result_of_the_other_agent() -> None:
+    """The other agent receives the facts and continues in the same conversation."""
     second = ScriptedModel(lambda _: "refunded")
     billing = limpet.llm_agent("seeing_billing", model=second, instructions="Refund.")
     first = ScriptedModel(
@@ -156,8 +154,8 @@ async def test_a_model_hands_over_for_good() -> None:
         assert [each.text for each in await app.messages("c")][-1] == "refunded"
 
 
-async def test_what_cannot_be_handed_over_is_said() -> None:
-    """To the model, if its arguments do not fit; to the author, if the results do not."""
+async def test_a_handoff_with_invalid_input_or_another_output_type_is_refused() -> None:
+    """The model is sent an error about its input; the author gets a DefinitionError about the output type."""
 
     @limpet.agent(name="seeing_counts")
     async def counts(run: limpet.Run, given: int) -> str:
@@ -177,13 +175,13 @@ async def test_what_cannot_be_handed_over_is_said() -> None:
 
 
 def facts(**rests_on: tuple[str, ...]) -> AgentState:
-    """A state with some facts, in order."""
+    """Return a state with these facts, in order."""
     found = tuple(Fact(key=key, value=b"1", derived_from=rests) for key, rests in rests_on.items())  # type: ignore[arg-type]
     return AgentState(known_facts=found)
 
 
-def test_conclusions_are_known_by_what_they_rest_on() -> None:
-    """At once and by way of others; one that is retracted or said anew makes them doubtful."""
+def test_derived_facts_become_outdated_if_their_sources_change() -> None:
+    """Directly or through other facts, by a retraction or a new value."""
     state = facts(a=(), b=("a",), c=("b",), d=())
     assert [each.key for each in derived(state, "a")] == ["b", "c"]
     assert derived(state, "d") == ()
@@ -199,12 +197,12 @@ def test_conclusions_are_known_by_what_they_rest_on() -> None:
 
 
 def slice_lines(state: AgentState) -> list[str]:
-    """What a model is told."""
+    """Return the lines about the state that a model is sent."""
     return describe(state, step=None, room=1_000).split("\n")
 
 
-async def test_facts_are_superseded_retracted_and_listed() -> None:
-    """By code and by a model; each fact says which step it is of."""
+async def test_code_and_models_can_derive_and_retract_facts() -> None:
+    """Each fact has the number of its step."""
 
     @limpet.tool(effect="none")
     def price() -> int:
@@ -226,7 +224,7 @@ async def test_facts_are_superseded_retracted_and_listed() -> None:
         calls("retract_fact", key="a"),
         "done",
     )
-    agent = talker(model)
+    agent = talking_agent(model)
     async with testing.app(shop, agent) as app:
         assert await app.run(shop, id="r") == ["total"]
         [fact] = (await app.state("r")).working.known_facts
@@ -240,8 +238,8 @@ async def test_facts_are_superseded_retracted_and_listed() -> None:
         assert "concluded from a, which changed since" in model.prompts[-1].messages[0].text
 
 
-async def test_the_slice_of_a_run() -> None:
-    """The same from inside and outside, under the known names; what is left out is counted."""
+async def test_context_is_the_same_inside_and_outside_of_a_run() -> None:
+    """It fits the limit, and counts what it leaves out."""
 
     @limpet.agent(name="seeing_slice")
     async def sliced(run: limpet.Run, text: str) -> dict[str, Any]:
@@ -268,15 +266,15 @@ async def test_the_slice_of_a_run() -> None:
             await app.context("r", max_bytes=-1)
 
 
-async def test_the_slice_at_an_earlier_point() -> None:
-    """What was said until then, and nothing that came later: no message, and no summary of what it shows."""
+async def test_context_at_an_earlier_step_contains_nothing_later() -> None:
+    """Neither later messages nor a later summary."""
 
     def says(request: Prompt) -> Any:
         if request.messages[0].text == SUMMARY:
             return "They talked."
         return calls("note_fact", key="k", value="v") if request.messages[-1].role == "user" else "y" * 1_500
 
-    agent = talker(ScriptedModel(says))
+    agent = talking_agent(ScriptedModel(says))
     async with testing.app(agent) as app:
         for number in range(8):
             await app.run(agent, f"message {number} " + "z" * 900, id=f"r{number}", conversation="c")
@@ -286,28 +284,28 @@ async def test_the_slice_at_an_earlier_point() -> None:
         assert [each.role for each in then.messages] == ["user", "assistant", "tool"]
         assert then.messages[1].calls == ('note_fact({"key":"k","value":"v"})',)
         assert then.messages[2].tool == "note_fact"
-        assert then.goal.startswith("message 0 zzz")  # nobody set one: what it was asked
+        assert then.goal.startswith("message 0 zzz")  # without an explicit goal, the input is used
         assert (then.status, (await app.context("r0")).status) == ("running", "completed")
         last = await app.context("r7")
         assert (last.messages[0].text, last.messages[-1].role) == ("They talked.", "assistant")
 
 
-def test_the_newest_messages_stay() -> None:
-    """Nothing older than one that does not fit."""
+def test_context_keeps_the_newest_messages() -> None:
+    """No message older than one that does not fit is included."""
     said = [SliceMessage(role="user", text=text) for text in ("a", "b" * 900, "c")]
     found = slice_of(Known(AgentState()), messages=said, max_tokens=75)
     assert [each.text for each in found.messages] == ["c"]
     assert found.left_out == {"messages": 2}
     more = slice_of(Known(AgentState()), messages=said, max_tokens=100)
-    assert [each.text[:9] for each in more.messages] == ["a", "b" * 9, "c"]  # a long one is cut, and that is said
+    assert [each.text[:9] for each in more.messages] == ["a", "b" * 9, "c"]  # a long message is truncated, with a note
     assert "characters are left out" in more.messages[1].text
 
 
-def test_what_is_no_tool_is_refused_at_once() -> None:
+def test_llm_agent_refuses_a_plain_function_as_a_tool() -> None:
     """A plain function has no declared effect."""
 
     def look() -> str:
         return "x"
 
     with pytest.raises(DefinitionError, match=r"put @limpet\.tool"):
-        talker(ScriptedModel("x"), tools=[look])
+        talking_agent(ScriptedModel("x"), tools=[look])

@@ -1,4 +1,4 @@
-"""Questions across runs: decisions, errors, calls of tools, words; who is there, and how many."""
+"""Queries across runs: decisions, errors, tool calls, full text, workers and counts."""
 
 from contextlib import suppress
 from datetime import datetime
@@ -13,7 +13,7 @@ from limpet.service.where_conditions import condition
 
 @pytest.fixture
 def refund_tool() -> Any:
-    """A tool that refuses what is too much."""
+    """A tool that refuses amounts above 900."""
 
     @limpet.tool(effect="idempotent", name="query_refund", retry=limpet.Retry(2, first="1s"))
     async def refund(order: str, cents: int) -> str:
@@ -25,7 +25,7 @@ def refund_tool() -> Any:
 
 
 def agents(refund: Any) -> list[limpet.Agent[Any, Any]]:
-    """One that refunds, and one that only looks."""
+    """Return an agent that refunds, and one that only decides."""
 
     @limpet.agent(name="query_support")
     async def support(run: limpet.Run, cents: int) -> str:
@@ -39,8 +39,8 @@ def agents(refund: Any) -> list[limpet.Agent[Any, Any]]:
     return [support, other]
 
 
-async def test_every_refund_over_a_sum_and_why(refund_tool: Any) -> None:
-    """The newest first, with arguments, outcome, attempts and the choice before it; as far back as is asked for."""
+async def test_tool_calls_are_filtered_by_arguments_and_age(refund_tool: Any) -> None:
+    """Newest first, with arguments, outcome, attempts and the preceding decision."""
     [support, other] = agents(refund_tool)
     async with testing.app(support, other) as app:
         for cents in (50, 150, 950):
@@ -67,8 +67,8 @@ async def test_every_refund_over_a_sum_and_why(refund_tool: Any) -> None:
         assert [each.run for each in await app.tool_calls(where=["order~O-1", "cents>=150"])] == ["r150"]
 
 
-async def test_decisions_errors_and_words(refund_tool: Any) -> None:
-    """Across runs; each error says how it was handled."""
+async def test_decisions_errors_and_text_are_found_across_runs(refund_tool: Any) -> None:
+    """Each error shows how it was handled."""
     [support, other] = agents(refund_tool)
     async with testing.app(support, other) as app:
         await app.start(support, 950, id="bad")
@@ -90,8 +90,8 @@ async def test_decisions_errors_and_words(refund_tool: Any) -> None:
             await app.errors(since=datetime(2026, 1, 1))  # noqa: DTZ001 - which is refused
 
 
-async def test_what_people_said_is_found() -> None:
-    """Words in a conversation, and in what a run was given, though they are stored once."""
+async def test_search_finds_text_in_conversations_inputs_and_replies() -> None:
+    """Although the text is stored only once."""
     model = testing.ScriptedModel("The harbour is closed. " + "x" * 400)
     agent = limpet.llm_agent("query_llm", model=model, instructions="Talk.")
     async with testing.app(agent) as app:
@@ -107,8 +107,7 @@ async def test_what_people_said_is_found() -> None:
         }
 
 
-async def test_who_is_there_and_how_many(refund_tool: Any) -> None:
-    """Agents that the store knows, workers, and what nobody serves."""
+async def test_agents_workers_and_stats_are_listed(refund_tool: Any) -> None:
     [support, other] = agents(refund_tool)
     async with testing.app(support, other) as app:
         await app.run(support, 1, id="r")
@@ -148,14 +147,14 @@ async def test_who_is_there_and_how_many(refund_tool: Any) -> None:
         ("a>[1]", {"a": {}}, False),
     ],
 )
-def test_conditions(text: str, value: Any, holds: bool) -> None:
-    """As they are typed; what cannot be compared is not so."""
+def test_a_condition_compares_a_field_with_a_value(text: str, value: Any, holds: bool) -> None:
+    """A comparison of incompatible types is false."""
     assert condition(text)(value) is holds
 
 
 @pytest.mark.parametrize("text", ["", "a", "=1", "a==", "a b=1"])
-def test_what_is_no_condition(text: str) -> None:
-    """It is refused with how one looks; `a==` compares with `=`."""
+def test_an_invalid_condition_is_refused_with_an_example(text: str) -> None:
+    """`a==` is valid, and compares with the text `=`."""
     if text == "a==":
         assert condition(text)({"a": "="})
         return
@@ -164,8 +163,8 @@ def test_what_is_no_condition(text: str) -> None:
 
 
 @pytest.mark.parametrize("last", [0, -1, True, "5"])
-async def test_how_many_are_shown_is_one_or_more(last: Any) -> None:
-    """Refused before anything is looked at, wherever it can be said."""
+async def test_last_must_be_a_positive_integer(last: Any) -> None:
+    """In every query that accepts it."""
     async with testing.app() as app:
         await app.say("c", "hello")
         questions: list[Any] = [app.runs, app.decisions, app.errors, app.tool_calls]
@@ -177,8 +176,7 @@ async def test_how_many_are_shown_is_one_or_more(last: Any) -> None:
             await anext(app.replay_all(last=last))
 
 
-async def test_more_runs_than_a_page_holds_can_be_asked_for(refund_tool: Any) -> None:
-    """And a status that no run ever has is refused: nothing would be found."""
+async def test_last_may_exceed_the_page_size_and_an_unknown_status_is_refused(refund_tool: Any) -> None:
     [_, other] = agents(refund_tool)
     async with testing.app(other) as app:
         await app.run(other, id="x")
@@ -189,7 +187,7 @@ async def test_more_runs_than_a_page_holds_can_be_asked_for(refund_tool: Any) ->
             await anext(app.replay_all(status=["done"]))
 
 
-async def test_a_step_is_one_call_however_often_it_was_tried() -> None:
+async def test_a_retried_step_is_one_tool_call() -> None:
     """After a crash in the middle of it, and after its run failed and was resumed."""
     outcomes: list[str | Exception] = [limpet.NotApplied("no luck"), "fine"]
 
@@ -224,8 +222,8 @@ async def test_a_step_is_one_call_however_often_it_was_tried() -> None:
 @pytest.mark.parametrize(
     ("said", "handled"), [({"applied": "sent"}, "settled"), ("not_applied", "settled"), ("unknown", "unknown")]
 )
-async def test_an_error_whose_outcome_was_found_out_says_so(said: Any, handled: str) -> None:
-    """Nobody knows, until a person has said it."""
+async def test_an_error_shows_how_a_person_resolved_its_outcome(said: Any, handled: str) -> None:
+    """It is unknown until a person answers."""
 
     @limpet.tool(effect="once", name="query_send")
     async def send() -> str:
@@ -245,8 +243,8 @@ async def test_an_error_whose_outcome_was_found_out_says_so(said: Any, handled: 
         assert (await app.errors())[-1].handled == handled
 
 
-async def test_questions_survive_what_is_big_odd_or_gone() -> None:
-    """Arguments in blobs, quotes in what is searched for, runs that were pruned meanwhile, agents that never choose."""
+async def test_queries_handle_large_arguments_quotes_and_deleted_runs() -> None:
+    """Also agents that make no decisions."""
 
     @limpet.tool(effect="none", name="again_note")
     async def note(cents: int, text: str) -> str:

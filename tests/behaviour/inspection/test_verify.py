@@ -1,4 +1,4 @@
-"""Every change of what is stored is found; what is whole raises no alarm."""
+"""Verify: every change to stored data is found, and an intact store passes."""
 
 from itertools import count
 from pathlib import Path
@@ -28,7 +28,7 @@ async def agent(run: limpet.Run) -> int:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> Path:
-    """A file with three runs, one of which waits; and where their logs ended."""
+    """A database with three runs, one of which waits, and their saved heads."""
     path = tmp_path / "x.db"
     async with limpet.open(f"sqlite:///{path}", agents=[agent]) as app:
         for number in range(3):
@@ -44,16 +44,16 @@ async def store(tmp_path: Path) -> Path:
 
 
 async def verified(path: Path, heads: bool = False) -> str:
-    """What is said of a copy."""
+    """Verify a database and return the report."""
     async with limpet.open(f"sqlite:///{path}") as app:
         return str(await app.verify(heads=path.parent / "heads" if heads else None))
 
 
-def changed(path: Path, *statements: str) -> Path:
-    """A copy in which somebody did something."""
+def changed_copy(path: Path, *statements: str) -> Path:
+    """Return a copy of the database in which these statements were executed."""
     for each in path.parent.glob("changed-*"):
         each.unlink(missing_ok=True)
-    copy = path.with_name(f"changed-{next(COPIES)}.db")  # whoever had the one before may be closing it still
+    copy = path.with_name(f"changed-{next(COPIES)}.db")  # the previous copy may still be open
     whole = apsw.Connection(str(path))
     whole.execute("VACUUM INTO ?", (str(copy),))
     whole.close()
@@ -64,8 +64,8 @@ def changed(path: Path, *statements: str) -> Path:
     return copy
 
 
-async def test_what_is_whole_raises_no_alarm(store: Path) -> None:
-    """With heads, too, which are passed by a log that goes on."""
+async def test_verify_accepts_an_intact_store(store: Path) -> None:
+    """Also with saved heads, after a log has grown beyond them."""
     assert (await verified(store)).startswith("3 runs with ")
     assert (await verified(store, heads=True)).endswith("3 saved heads checked")
     async with limpet.open(f"sqlite:///{store}", agents=[agent]) as app:
@@ -75,8 +75,8 @@ async def test_what_is_whole_raises_no_alarm(store: Path) -> None:
     assert (await verified(store, heads=True)).endswith("3 saved heads checked")
 
 
-async def test_every_edit_of_an_event_is_found(store: Path) -> None:
-    """Deleted, swapped, said otherwise, moved in time, put under another name; each event."""
+async def test_verify_finds_every_edit_of_an_event(store: Path) -> None:
+    """Each event deleted, changed in body, time, kind or actor, or swapped with the next."""
     db = apsw.Connection(str(store))
     count = int(str(db.execute("SELECT max(seq) FROM limpet_events WHERE run = 1").fetchall()[0][0]))
     db.close()
@@ -96,11 +96,11 @@ async def test_every_edit_of_an_event_is_found(store: Path) -> None:
             ],
         ):
             with pytest.raises((Tampered, limpet.NewerVersion)):
-                await verified(changed(store, *edit))
+                await verified(changed_copy(store, *edit))
 
 
-async def test_rows_that_say_otherwise_are_found(store: Path) -> None:
-    """What lists and claims go by is held against the log."""
+async def test_verify_finds_rows_that_contradict_the_log(store: Path) -> None:
+    """Lists and claims read these rows."""
     for edit in (
         "UPDATE limpet_streams SET status = 'failed' WHERE number = 1",
         "UPDATE limpet_streams SET goal = 'other' WHERE number = 1",
@@ -109,18 +109,18 @@ async def test_rows_that_say_otherwise_are_found(store: Path) -> None:
         "DELETE FROM limpet_requests WHERE run = 1",
     ):
         with pytest.raises(Tampered, match=r"rows do not match the log|does not end"):
-            await verified(changed(store, edit))
+            await verified(changed_copy(store, edit))
 
 
-async def test_what_was_cut_off_or_written_anew_is_found_against_heads(store: Path) -> None:
-    """A log that is whole in itself, and is not the one that was."""
+async def test_verify_with_heads_finds_truncated_and_rewritten_logs(store: Path) -> None:
+    """Each log is consistent in itself."""
     cut = (
         "DELETE FROM limpet_events WHERE run = 1 AND seq > 3",
         "DELETE FROM limpet_requests WHERE run = 1",
         """UPDATE limpet_streams SET (seq, hash, time) =
            (SELECT seq, hash, time FROM limpet_events WHERE run = 1 AND seq = 3) WHERE number = 1""",
     )
-    async with limpet.open(f"sqlite:///{changed(store, *cut)}") as app:
+    async with limpet.open(f"sqlite:///{changed_copy(store, *cut)}") as app:
         await app.store.rebuild("r0")
         await app.verify()
         with pytest.raises(Tampered, match="truncated"):

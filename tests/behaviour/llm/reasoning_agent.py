@@ -1,4 +1,4 @@
-"""An agent whose model thinks before it calls a tool, and the process that drives it and is killed in that tool."""
+"""An agent whose model reasons before it calls a tool, and a process that is killed inside that tool."""
 
 import os
 import signal
@@ -11,11 +11,11 @@ from openai import AsyncOpenAI
 import limpet
 from limpet.adapters.openai import OpenAIModel
 
-__all__ = ["drive", "thinker"]
+__all__ = ["reasoning_agent", "run_agent"]
 
 
-def thinker(model: Any, die: Path | None = None, **more: Any) -> limpet.Agent[str, str]:
-    """An agent that looks; where a file says so, its process dies while it does, once."""
+def reasoning_agent(model: Any, die: Path | None = None, **more: Any) -> limpet.Agent[str, str]:
+    """Return an agent with one tool. If the file `die` exists, the tool deletes it and kills its process."""
 
     @limpet.tool(effect="none", name="thoughts_look")
     async def look(place: str) -> str:
@@ -28,9 +28,9 @@ def thinker(model: Any, die: Path | None = None, **more: Any) -> limpet.Agent[st
     return limpet.llm_agent("thoughts_thinker", model=model, instructions="Look.", tools=[look], **more)
 
 
-async def drive(pipe: Connection, url: str, server: str, die: Path) -> None:
-    """Drive a run to its end, unless this process dies before."""
+async def run_agent(pipe: Connection, url: str, server: str, die: Path) -> None:
+    """Run the agent to its end, unless this process dies before."""
     model = OpenAIModel("thinks-1", client=AsyncOpenAI(base_url=server, api_key="none"))
-    agent = thinker(model, die)
+    agent = reasoning_agent(model, die)
     async with limpet.open(url, agents=[agent], worker=limpet.Worker(lease="1h")) as app:
         pipe.send(await app.run(agent, "look around", id="r", conversation="c"))

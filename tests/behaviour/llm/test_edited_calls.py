@@ -1,4 +1,4 @@
-"""A person allows a call with other arguments: the model is told what was really done."""
+"""A person approves a tool call with other arguments: the model is sent what was really done."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ async def clean(older_than_days: int = 7, path: str = "/") -> str:
 
 
 def cleaner(model: ScriptedModel, *tools: Any, **more: Any) -> limpet.Agent[str, str]:
-    """An agent that asks before it cleans."""
+    """Return an agent that asks before it cleans."""
     return limpet.llm_agent(
         "edited_cleaner",
         model=model,
@@ -35,8 +35,8 @@ def cleaner(model: ScriptedModel, *tools: Any, **more: Any) -> limpet.Agent[str,
     )
 
 
-async def told(app: TestApp, args: dict[str, Any] | None) -> list[str]:
-    """What the model is told of its calls, when a person answers with these arguments."""
+async def tool_messages(app: TestApp, args: dict[str, Any] | None) -> list[str]:
+    """Approve the request with these arguments, and return the tool messages that the model is sent."""
     await app.settle()
     [request] = await app.inbox()
     await app.approve(request, args=args, by="ann")
@@ -54,19 +54,18 @@ async def told(app: TestApp, args: dict[str, Any] | None) -> list[str]:
         ({"older_than_days": 61}, f"{CHANGED.replace('60', '61')}It failed: limpet.NotApplied: nothing is so old"),
     ],
 )
-async def test_a_model_is_told_that_its_arguments_were_changed(args: dict[str, Any] | None, text: str) -> None:
-    """Where they were; also if it failed with them. A second call of the same turn is told nothing of that."""
+async def test_a_tool_message_says_that_a_person_changed_the_arguments(args: dict[str, Any] | None, text: str) -> None:
+    """Only if they changed, and also if the call failed. Other calls of the same turn are unaffected."""
     model = ScriptedModel((calls("edited_clean", older_than_days=30, path="/"), calls("set_plan", items=["x"])), "done")
     agent = cleaner(model)
     async with testing.app(agent) as app:
         await app.start(agent, "go", id="r")
-        assert await told(app, args) == [text, "noted"]
+        assert await tool_messages(app, args) == [text, "noted"]
         assert [each.text for each in model.prompts[-1].messages if each.role == "tool"] == [text, "noted"]
 
 
 @pytest.mark.parametrize("kind", ["request.answered", "step.started", "step.completed", "message.said", "wait.ended"])
-async def test_it_is_told_the_same_after_a_death(kind: str) -> None:
-    """Whenever its worker dies."""
+async def test_a_tool_message_about_changed_arguments_survives_a_crash(kind: str) -> None:
     for when in ("before", "after"):
         agent = cleaner(ScriptedModel(calls("edited_clean", older_than_days=30), "done"))
         async with testing.app(agent) as app:
@@ -83,26 +82,24 @@ async def test_it_is_told_the_same_after_a_death(kind: str) -> None:
             assert text.startswith(CHANGED)
 
 
-async def test_arguments_that_are_too_long_to_show_are_put_away() -> None:
-    """They are an artifact, as a result would be."""
+async def test_changed_arguments_that_are_too_long_are_stored_as_an_artifact() -> None:
     agent = cleaner(
         ScriptedModel(calls("edited_clean", path="/tmp"), "done"),
         budget=limpet.Budget(max_artifact_bytes_in_context=200),
     )
     async with testing.app(agent) as app:
         await app.start(agent, "go", id="r")
-        [text] = await told(app, {"path": "/" * 190})
+        [text] = await tool_messages(app, {"path": "/" * 190})
         assert text.startswith("A person changed the arguments to [201 bytes, put away as artifact ")
 
 
-async def test_a_tool_of_an_mcp_server(tmp_path: Path) -> None:
-    """The arguments are said as the model knows them."""
+async def test_changed_arguments_of_an_mcp_tool_are_shown_as_the_model_knows_them(tmp_path: Path) -> None:
     letters = tmp_path / "letters"
     letters.touch()
     tools = MCPTools([*SERVER, str(letters)], only=["send"], risks={"send": "danger"})
     agent = cleaner(ScriptedModel(calls("send", name="Ann", text="go away"), "done"), tools)
     async with testing.app(agent) as app:
         await app.start(agent, "go", id="r")
-        [text] = await told(app, {"arguments": {"name": "Ann", "text": "hello"}})
+        [text] = await tool_messages(app, {"arguments": {"name": "Ann", "text": "hello"}})
         changed = 'A person changed the arguments to {"name":"Ann","text":"hello"}. '
         assert text == changed + '{"sent":true,"to":"Ann"}'

@@ -1,4 +1,4 @@
-"""What a user says with `interrupt`: the turn ends after what is running, the same in every execution."""
+"""Interrupts: a message with `interrupt` ends the turn after the running tools, the same in every execution."""
 
 import asyncio
 from typing import Any
@@ -14,13 +14,13 @@ from limpet.testing import ScriptedModel, calls
 from limpet.testing.app import TestApp
 
 
-async def said(app: TestApp) -> list[tuple[str, str]]:
-    """What was said."""
+async def roles_and_texts(app: TestApp) -> list[tuple[str, str]]:
+    """Return role and text of each message."""
     return [(each.role, each.text) for each in await app.messages("c")]
 
 
-def worker(name: str, model: ScriptedModel, done: list[str], gate: asyncio.Event | None = None) -> Any:
-    """An agent with something that is quick, something that takes its time, and something that is asked for."""
+def working_agent(name: str, model: ScriptedModel, done: list[str], gate: asyncio.Event | None = None) -> Any:
+    """Return an agent with a quick tool, a slow tool, and one that needs approval."""
 
     @limpet.tool(effect="idempotent", name="interrupts_quick")
     async def quick() -> str:
@@ -51,8 +51,8 @@ def worker(name: str, model: ScriptedModel, done: list[str], gate: asyncio.Event
     )
 
 
-async def test_what_has_not_begun_is_left() -> None:
-    """Said while the model thinks: none of what it wants is called; it sees that, and what the user says."""
+async def test_an_interrupt_before_tool_calls_start_skips_them() -> None:
+    """The message arrives while the model replies. The model then sees that the calls were skipped."""
     done: list[str] = []
     apps: list[TestApp] = []
 
@@ -63,21 +63,21 @@ async def test_what_has_not_begun_is_left() -> None:
         return "stopped"
 
     model = ScriptedModel(thinks)
-    agent = worker("interrupts_thinker", model, done)
+    agent = working_agent("interrupts_thinker", model, done)
     async with testing.app(agent) as app:
         apps.append(app)
         handle = await app.start(agent, "go", id="r", conversation="c")
         assert await handle.result() == "stopped"
         assert done == []
         wanted = [("user", "go"), ("assistant", ""), ("tool", INTERRUPTED), ("tool", INTERRUPTED), ("user", "stop")]
-        assert await said(app) == [*wanted, ("assistant", "stopped")]
+        assert await roles_and_texts(app) == [*wanted, ("assistant", "stopped")]
         assert [(each.role, each.text) for each in model.prompts[-1].messages[1:]] == wanted
         assert (await app.replay("r")).value == "stopped"
         assert len(model.prompts) == 2
 
 
-async def test_an_answer_does_not_end_a_run_that_is_interrupted() -> None:
-    """Who interrupts is heard, also when the model was done."""
+async def test_an_interrupted_run_does_not_end_with_the_current_answer() -> None:
+    """The message is answered although the model was done."""
     apps: list[TestApp] = []
 
     async def thinks(request: Prompt) -> Any:
@@ -86,20 +86,25 @@ async def test_an_answer_does_not_end_a_run_that_is_interrupted() -> None:
             return "done"
         return "I wait"
 
-    agent = worker("interrupts_answerer", ScriptedModel(thinks), [])
+    agent = working_agent("interrupts_answerer", ScriptedModel(thinks), [])
     async with testing.app(agent) as app:
         apps.append(app)
         assert await app.run(agent, "go", id="r", conversation="c") == "I wait"
-        assert await said(app) == [("user", "go"), ("assistant", "done"), ("user", "wait"), ("assistant", "I wait")]
+        assert await roles_and_texts(app) == [
+            ("user", "go"),
+            ("assistant", "done"),
+            ("user", "wait"),
+            ("assistant", "I wait"),
+        ]
         assert (await app.replay("r")).value == "I wait"
 
 
 @pytest.mark.parametrize("asks", ["interrupts_pay", "ask_person"])
-async def test_what_waits_for_a_person_is_taken_back(asks: str) -> None:
-    """A parked run wakes up: its request leaves the inbox, what was done beside it stays done."""
+async def test_an_interrupt_withdraws_open_requests(asks: str) -> None:
+    """A parked run wakes up. Completed calls of the same turn stay completed."""
     done: list[str] = []
     question = calls("ask_person", question="well?") if asks == "ask_person" else calls(asks)
-    agent = worker("interrupts_parked", ScriptedModel((calls("interrupts_quick"), question), "stopped"), done)
+    agent = working_agent("interrupts_parked", ScriptedModel((calls("interrupts_quick"), question), "stopped"), done)
     async with testing.app(agent) as app:
         handle = await app.start(agent, "go", id="r", conversation="c")
         await app.settle()
@@ -109,16 +114,16 @@ async def test_what_waits_for_a_person_is_taken_back(asks: str) -> None:
         assert await handle.result() == "stopped"
         assert await app.inbox() == []
         assert done == ["quick"]
-        texts = [text for role, text in await said(app) if role in ("tool", "user")]
+        texts = [text for role, text in await roles_and_texts(app) if role in ("tool", "user")]
         assert texts == ["go", "quick is done", INTERRUPTED, "never mind"]
         assert (await app.replay("r")).value == "stopped"
 
 
-async def test_what_is_running_finishes() -> None:
-    """It is begun, so its result counts; what waits beside it for a person is left."""
+async def test_an_interrupted_turn_waits_for_running_tools() -> None:
+    """The result of the running tool is used; a call that waits for approval is skipped."""
     done: list[str] = []
     gate = asyncio.Event()
-    agent = worker(
+    agent = working_agent(
         "interrupts_running", ScriptedModel((calls("interrupts_slow"), calls("interrupts_pay")), "stopped"), done, gate
     )
     async with testing.app(agent) as app:
@@ -130,15 +135,15 @@ async def test_what_is_running_finishes() -> None:
         gate.set()
         assert await handle.result() == "stopped"
         assert done == ["slow"]
-        texts = [text for role, text in await said(app) if role in ("tool", "user")]
+        texts = [text for role, text in await roles_and_texts(app) if role in ("tool", "user")]
         assert texts == ["go", "slow is done", INTERRUPTED, "stop"]
         assert (await app.replay("r")).value == "stopped"
 
 
-async def test_without_interrupt_the_turn_goes_on() -> None:
-    """What is said is heard when the next turn begins, and what was asked for is still asked."""
+async def test_a_message_without_interrupt_waits_for_the_next_turn() -> None:
+    """An open request stays open."""
     done: list[str] = []
-    agent = worker("interrupts_patient", ScriptedModel(calls("interrupts_pay"), "well"), done)
+    agent = working_agent("interrupts_patient", ScriptedModel(calls("interrupts_pay"), "well"), done)
     async with testing.app(agent) as app:
         handle = await app.start(agent, "go", id="r", conversation="c")
         await app.settle()
@@ -147,7 +152,7 @@ async def test_without_interrupt_the_turn_goes_on() -> None:
         [request] = await app.inbox()
         await app.approve(request, by="ann")
         assert await handle.result() == "well"
-        texts = [text for role, text in await said(app) if role in ("tool", "user")]
+        texts = [text for role, text in await roles_and_texts(app) if role in ("tool", "user")]
         assert (texts, done) == (["go", "paid", "by the way"], ["pay"])
 
 
@@ -155,13 +160,13 @@ KINDS = ("wait.opened", "wait.ended", "message.said", "step.started", "step.comp
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "run.claimed", "value.recorded", "run.waiting"])
-async def test_killed_around_an_interrupt(kind: str) -> None:
-    """Before and after every commit: the same is left, the same is said, nothing is done twice."""
+async def test_an_interrupt_has_the_same_effect_after_a_crash_at_any_commit(kind: str) -> None:
+    """The same calls are skipped, the same messages are written, and no completed call is repeated."""
     for when in ("before", "after"):
         for nth in (1, 2, 3, 4):
             done: list[str] = []
             model = ScriptedModel((calls("interrupts_quick"), calls("interrupts_pay")), calls("interrupts_slow"), "ok")
-            agent = worker("interrupts_killed", model, done)
+            agent = working_agent("interrupts_killed", model, done)
             async with testing.app(agent) as app:
                 handle = await app.start(agent, "go", id="r", conversation="c")
                 if nth % 2:
@@ -171,42 +176,42 @@ async def test_killed_around_an_interrupt(kind: str) -> None:
                     app.crash_at(when, kind, nth=nth // 2)
                 await app.say("c", "stop", interrupt=True)
                 assert await handle.result() == "ok"
-                texts = [text for role, text in await said(app) if role in ("tool", "user")]
+                texts = [text for role, text in await roles_and_texts(app) if role in ("tool", "user")]
                 assert texts == ["go", "quick is done", INTERRUPTED, "stop", "slow is done"]
-                assert done.count("slow") <= 1 + app.crashes  # with the same key
+                assert done.count("slow") <= 1 + app.crashes  # repeated with the same key
                 assert "pay" not in done
                 assert await app.inbox() == []
                 assert len(model.prompts) <= 3 + app.crashes
                 assert (await app.replay("r")).value == "ok"
 
 
-async def until_begun(app: TestApp, done: list[str], what: str) -> None:
-    """Until a tool is running."""
+async def until_started(app: TestApp, done: list[str], what: str) -> None:
+    """Wait until a tool is running."""
     while what not in done:
         await app.is_settled()
         await asyncio.sleep(0)  # noqa: TID251 - a turn
 
 
-def settled(log: list[Any], tool: str) -> list[str]:
-    """How the steps of a tool ended."""
+def ends_of(log: list[Any], tool: str) -> list[str]:
+    """Return the kinds of the events that end a tool's steps."""
     numbers = {each.body["number"] for each in log if each.kind == "step.started" and each.body["tool"] == tool}
     return [each.kind for each in log if each.body.get("number") in numbers and each.kind != "step.started"]
 
 
-async def test_said_while_a_tool_is_running() -> None:
-    """The step finishes and is recorded, the turn ends after it, and the next one begins with what the user says."""
+async def test_an_interrupt_during_a_tool_ends_the_turn_after_it() -> None:
+    """The step is recorded, and the next turn starts with the user's message."""
     done: list[str] = []
     gate = asyncio.Event()
     model = ScriptedModel((calls("interrupts_quick"), calls("interrupts_slow")), "stopped")
-    agent = worker("interrupts_lone", model, done, gate)
+    agent = working_agent("interrupts_lone", model, done, gate)
     async with testing.app(agent) as app:
         handle = await app.start(agent, "go", id="r", conversation="c")
-        await until_begun(app, done, "slow")
+        await until_started(app, done, "slow")
         await app.say("c", "stop", interrupt=True)
-        assert settled(await app.log("r"), "interrupts_slow") == []
+        assert ends_of(await app.log("r"), "interrupts_slow") == []
         gate.set()
         assert await handle.result() == "stopped"
-        assert settled(await app.log("r"), "interrupts_slow") == ["step.completed"]
+        assert ends_of(await app.log("r"), "interrupts_slow") == ["step.completed"]
         wanted = [("user", "go"), ("assistant", ""), ("tool", "quick is done"), ("tool", "slow is done")]
         assert [(each.role, each.text) for each in model.prompts[-1].messages[1:]] == [*wanted, ("user", "stop")]
         assert sorted(done) == ["quick", "slow"]
@@ -215,34 +220,34 @@ async def test_said_while_a_tool_is_running() -> None:
 
 
 @pytest.mark.parametrize("again", ["said before", "said after"])
-async def test_killed_while_a_tool_is_running_and_a_user_interrupts(again: str) -> None:
-    """What is safe to repeat is finished by the next process; the user is heard after it, whenever that was said."""
+async def test_an_interrupt_around_a_crash_in_a_repeatable_tool_waits_for_its_result(again: str) -> None:
+    """The next process repeats the tool. The message follows its result, sent before or after the crash."""
     done: list[str] = []
     gate = asyncio.Event()
     model = ScriptedModel((calls("interrupts_quick"), calls("interrupts_slow")), "stopped")
-    agent = worker("interrupts_dying", model, done, gate)
+    agent = working_agent("interrupts_dying", model, done, gate)
     async with testing.app(agent) as app:
         handle = await app.start(agent, "go", id="r", conversation="c")
-        await until_begun(app, done, "slow")
+        await until_started(app, done, "slow")
         if again == "said before":
             await app.say("c", "stop", interrupt=True)
         await app.crash()
         done.remove("slow")
-        await until_begun(app, done, "slow")
+        await until_started(app, done, "slow")
         if again == "said after":
             await app.say("c", "stop", interrupt=True)
         gate.set()
         assert await handle.result() == "stopped"
-        texts = [text for role, text in await said(app) if role in ("tool", "user")]
+        texts = [text for role, text in await roles_and_texts(app) if role in ("tool", "user")]
         assert texts == ["go", "quick is done", "slow is done", "stop"]
-        assert settled(await app.log("r"), "interrupts_slow") == ["step.unknown", "step.completed"]
+        assert ends_of(await app.log("r"), "interrupts_slow") == ["step.unknown", "step.completed"]
         assert done.count("quick") == 1
         assert len(model.prompts) == 2
         assert (await app.replay("r")).value == "stopped"
 
 
-async def test_killed_in_what_must_not_be_repeated_while_a_user_interrupts() -> None:
-    """Nobody knows what came of it: a person says, and then the user is heard."""
+async def test_an_interrupt_before_a_crash_in_a_once_tool_waits_for_the_outcome() -> None:
+    """The outcome is unknown until a person gives it; then the message is delivered."""
     running: list[str] = []
     gate = asyncio.Event()
 
@@ -257,7 +262,7 @@ async def test_killed_in_what_must_not_be_repeated_while_a_user_interrupts() -> 
     agent = limpet.llm_agent("interrupts_sender", model=model, instructions="Work.", tools=[send])
     async with testing.app(agent) as app:
         handle = await app.start(agent, "go", id="r", conversation="c")
-        await until_begun(app, running, "send")
+        await until_started(app, running, "send")
         await app.say("c", "stop", interrupt=True)
         await app.crash()
         await app.settle()
@@ -265,36 +270,36 @@ async def test_killed_in_what_must_not_be_repeated_while_a_user_interrupts() -> 
         assert (request.kind, request.tool) == ("unknown", "interrupts_send")
         await app.answer(request, {"applied": "it was sent"}, by="ann")
         assert await handle.result() == "stopped"
-        texts = [text for role, text in await said(app) if role in ("tool", "user")]
+        texts = [text for role, text in await roles_and_texts(app) if role in ("tool", "user")]
         assert (texts, running) == (["go", "it was sent", "stop"], ["send"])
         assert (await app.replay("r")).value == "stopped"
 
 
 @pytest.mark.parametrize("kind", ["signal.received", "step.started", "step.completed", "message.said", "wait.ended"])
-async def test_killed_at_a_commit_while_a_tool_is_running_and_a_user_interrupts(kind: str) -> None:
-    """Before and after it: the same is said, and nothing that is recorded is done again."""
+async def test_an_interrupt_during_a_tool_survives_a_crash_at_any_commit(kind: str) -> None:
+    """The same messages are written, and no recorded call is repeated."""
     for when in ("before", "after"):
         for nth in (1, 2):
             done: list[str] = []
             gate = asyncio.Event()
             model = ScriptedModel(calls("interrupts_slow"), calls("interrupts_quick"), "ok")
-            agent = worker("interrupts_often", model, done, gate)
+            agent = working_agent("interrupts_often", model, done, gate)
             async with testing.app(agent) as app:
                 handle = await app.start(agent, "go", id="r", conversation="c")
-                await until_begun(app, done, "slow")
+                await until_started(app, done, "slow")
                 await app.say("c", "stop", interrupt=True)
                 app.crash_at(when, kind, nth=nth)
                 gate.set()
                 assert await handle.result() == "ok"
-                texts = [text for role, text in await said(app) if role in ("tool", "user")]
+                texts = [text for role, text in await roles_and_texts(app) if role in ("tool", "user")]
                 assert texts == ["go", "slow is done", "stop", "quick is done"]
-                assert len(done) <= 2 + app.crashes  # with the same key
+                assert len(done) <= 2 + app.crashes  # repeated with the same key
                 assert len(model.prompts) <= 3 + app.crashes
                 assert (await app.replay("r")).value == "ok"
 
 
-async def test_a_hand_over_is_interrupted_and_takes_along_what_was_said() -> None:
-    """What people say while a turn hands over is heard by whoever goes on."""
+async def test_an_interrupt_stops_a_handoff_and_other_messages_go_along() -> None:
+    """Without `interrupt`, the agent that takes over receives the message."""
     running, may_end = asyncio.Event(), asyncio.Event()
 
     @limpet.tool(effect="none", name="again_slow")
@@ -303,7 +308,7 @@ async def test_a_hand_over_is_interrupted_and_takes_along_what_was_said() -> Non
         await may_end.wait()
         return "slow"
 
-    def heard(request: Prompt) -> str:
+    def user_texts(request: Prompt) -> str:
         return "|".join(each.text for each in request.messages if each.role == "user")
 
     def first(request: Prompt) -> Any:
@@ -311,7 +316,7 @@ async def test_a_hand_over_is_interrupted_and_takes_along_what_was_said() -> Non
             return "stopped"
         return (calls("again_slow"), calls("hand_over_to_again_second", input="x"))
 
-    second = limpet.llm_agent("again_second", model=ScriptedModel(heard), instructions="Hear.")
+    second = limpet.llm_agent("again_second", model=ScriptedModel(user_texts), instructions="Hear.")
     agent = limpet.llm_agent(
         "again_first", model=ScriptedModel(first), instructions="Go.", tools=[slow], handoffs=[second]
     )
@@ -328,8 +333,7 @@ async def test_a_hand_over_is_interrupted_and_takes_along_what_was_said() -> Non
             assert (replayed.how, replayed.value) == ("returned", result)
 
 
-async def test_an_interrupt_in_the_last_moment_is_nothing_to_a_replay() -> None:
-    """It came before the end was written, and was not taken: gone through again, it is not taken either."""
+async def test_a_run_that_crashed_before_its_end_replays_and_refuses_a_late_interrupt() -> None:
     agent = limpet.llm_agent("again_last", model=ScriptedModel("done"), instructions="Say.")
     async with testing.app(agent) as app:
         app.crash_at("before", "run.completed")

@@ -1,4 +1,4 @@
-"""Agents that a model drives: the loop survives anything, and every call of the model is a step."""
+"""LLM agents: the loop survives crashes, and every model call is a step."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ class Report(BaseModel):
 
 
 def devops(model: Any, done: list[Any], **more: Any) -> Any:
-    """The agent of the example: out of disk space."""
+    """Return the example agent that frees disk space."""
 
     @limpet.tool(effect="none", name="llm_check_disk")
     def check_disk() -> str:
@@ -46,7 +46,7 @@ def devops(model: Any, done: list[Any], **more: Any) -> Any:
 
 
 def script() -> ScriptedModel:
-    """What the model says."""
+    """Return a model with the replies of the example."""
     return ScriptedModel(
         ("I look first.", calls("llm_check_disk")),
         ("Too full.", calls("llm_clean_logs", older_than_days=30)),
@@ -54,8 +54,8 @@ def script() -> ScriptedModel:
     )
 
 
-async def test_the_example_from_start_to_end(tmp_path: Path) -> None:
-    """Asks by risk, with arguments that a person edits; every choice is a decision; typed output."""
+async def test_the_devops_example_from_start_to_end(tmp_path: Path) -> None:
+    """Approval by risk with edited arguments, a decision per turn, and typed output."""
     done: list[Any] = []
     model = script()
     agent = devops(model, done, approvals=limpet.Approvals("write_local", to="oncall"))
@@ -93,8 +93,8 @@ async def test_the_example_from_start_to_end(tmp_path: Path) -> None:
         assert (found.runs, found.conversations) == (2, 2)
 
 
-async def test_killed_at_every_commit() -> None:
-    """The same result, no effect twice, no recorded call of the model again."""
+async def test_a_crash_at_any_commit_does_not_change_the_conversation() -> None:
+    """The result is the same, and no recorded model call or effect is repeated."""
     kinds = ("step.started", "step.completed", "message.said", "decision.made", "turn.started", "run.claimed")
     for kind in kinds:
         for when in ("before", "after"):
@@ -106,14 +106,14 @@ async def test_killed_at_every_commit() -> None:
                     handle = await app.start(agent, "Fix it.", id="r")
                     app.crash_at(when, kind, nth=nth)
                     assert await handle.result() == Report(fixed=True, what="cleaned the logs")
-                    assert done.count(30) <= 1 + app.crashes  # idempotent: with the same key
+                    assert done.count(30) <= 1 + app.crashes  # idempotent: repeated with the same key
                     assert len(model.prompts) <= 3 + app.crashes
                     roles = [each.role for each in await app.messages("r.chat")]
                     assert roles == ["user", "assistant", "tool", "assistant", "tool", "assistant"]
 
 
-async def test_what_a_model_gets_wrong_it_is_told() -> None:
-    """Tools that it made up, arguments that do not fit, tools that fail, people who say no, answers that do not fit."""
+async def test_a_model_is_sent_an_error_for_each_mistake() -> None:
+    """Unknown tools, invalid arguments, failed tools, rejections and invalid answers."""
 
     @limpet.tool(effect="once", risk="money", name="llm_pay")
     async def pay(cents: int) -> str:
@@ -151,8 +151,8 @@ async def test_what_a_model_gets_wrong_it_is_told() -> None:
         assert [text.split(":")[0] for text in users[1:]] == ["Your answer does not fit what is asked for"] * 2
 
 
-async def test_built_in_tools_are_patches_asks_and_artifacts() -> None:
-    """The model plans, notes, asks a person, and reads on in what was too big."""
+async def test_built_in_tools_change_state_ask_people_and_read_artifacts() -> None:
+    """The model plans, notes facts, asks a person, and reads the rest of a large result."""
 
     @limpet.tool(effect="none", name="llm_big")
     async def big() -> str:
@@ -188,8 +188,7 @@ async def test_built_in_tools_are_patches_asks_and_artifacts() -> None:
         assert "Fact colour" in model.prompts[-1].messages[0].text
 
 
-async def test_agents_are_tools_and_people_may_interrupt() -> None:
-    """What another agent returns is a result; what a user says meanwhile is seen at the next turn."""
+async def test_an_agent_can_be_a_tool_and_new_messages_reach_the_next_turn() -> None:
 
     @limpet.agent(name="llm_helper")
     async def helper(run: limpet.Run, n: int) -> int:
@@ -214,8 +213,7 @@ async def test_agents_are_tools_and_people_may_interrupt() -> None:
         ]
 
 
-async def test_circles_and_turns_end() -> None:
-    """The same call again and again is no progress; turns are bounded."""
+async def test_repeated_calls_and_too_many_turns_fail_the_run() -> None:
 
     @limpet.tool(effect="none", name="llm_spin")
     async def spin(n: int) -> int:
@@ -233,8 +231,8 @@ async def test_circles_and_turns_end() -> None:
                 await handle.result()
 
 
-async def test_a_long_task_stays_within_its_window() -> None:
-    """Older messages are summarised by the model; facts stay; every request fits; originals are kept."""
+async def test_a_long_task_fits_the_window_through_summaries() -> None:
+    """Facts stay visible, every prompt fits, and the original messages are kept."""
     turns = 60
 
     @limpet.tool(effect="none", name="llm_step")
@@ -269,8 +267,7 @@ async def test_a_long_task_stays_within_its_window() -> None:
         assert "Fact secret" in model.prompts[-1].messages[0].text
 
 
-async def test_tokens_are_heard_as_they_come() -> None:
-    """Piece by piece, by whoever follows the run."""
+async def test_tokens_streams_the_reply_to_followers() -> None:
     model = ScriptedModel("one two three")
     agent = limpet.llm_agent("llm_talker", model=model, instructions="Talk.")
     async with testing.app(agent) as app:
@@ -279,8 +276,8 @@ async def test_tokens_are_heard_as_they_come() -> None:
         assert "".join([piece async for piece in handle.tokens()]) == "one two three"
 
 
-async def test_a_broken_conversation_is_repaired_with_marks() -> None:
-    """A call that never got its result has one from then on, which says so."""
+async def test_a_tool_call_without_a_result_is_repaired_and_flagged() -> None:
+    """A placeholder result is added once and marked as repaired."""
     model = ScriptedModel(lambda _: "done")
     agent = limpet.llm_agent("llm_repair", model=model, instructions="Go on.")
     async with testing.app(agent) as app:
@@ -299,8 +296,8 @@ async def test_a_broken_conversation_is_repaired_with_marks() -> None:
         assert sum(isinstance(each, b.MessageAdded) and each.repaired for each in log) == 1
 
 
-async def test_an_answer_that_is_cut_off_goes_on() -> None:
-    """And a refusal is none; what is cut off for ever is said."""
+async def test_a_truncated_answer_is_continued() -> None:
+    """A refusal, or an answer that is truncated every time, fails the run."""
     pieces = [
         Reply(text="Step 1: stop the ", finish="length"),
         Reply(text="pump."),

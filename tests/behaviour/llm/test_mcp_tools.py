@@ -1,4 +1,4 @@
-"""Tools of real MCP servers, over pipes and over HTTP: listed once, called as steps, never repeated blindly."""
+"""Tools of real MCP servers over pipes and HTTP: listed once, called as steps, never repeated blindly."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.servers.mcp import SERVER, serving
 
 @pytest.fixture
 def letters(tmp_path: Path) -> Path:
-    """What was sent."""
+    """The file that records sent letters."""
     file = tmp_path / "letters"
     file.touch()
     return file
@@ -24,18 +24,18 @@ def letters(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["pipes", "http"])
 def server(request: pytest.FixtureRequest, letters: Path) -> Iterator[Any]:
-    """A server, as it is named to the agent."""
+    """A running server, as it is passed to the agent."""
     with serving(request.param, letters) as named:
         yield named
 
 
 def helper(model: ScriptedModel, tools: MCPTools, **more: Any) -> limpet.Agent[str, str]:
-    """An agent with the tools of a server."""
+    """Return an agent with the tools of a server."""
     return limpet.llm_agent("mcp_helper", model=model, instructions="Help.", tools=[tools], **more)
 
 
-async def test_tools_of_a_server_are_steps(server: Any, letters: Path) -> None:
-    """What it offers is recorded, arguments are checked by its schema, keys go along, answers come back."""
+async def test_mcp_tools_are_called_as_steps(server: Any, letters: Path) -> None:
+    """The tool list is recorded, arguments are validated by its schema, and the idempotency key is sent along."""
     model = ScriptedModel(
         calls("lookup", name="Ann"),
         calls("send", name="Ann"),
@@ -66,8 +66,8 @@ async def test_tools_of_a_server_are_steps(server: Any, letters: Path) -> None:
         assert "lookup" in [each.name for each in model.prompts[0].tools]
 
 
-async def test_what_dies_in_a_call_is_asked_about(letters: Path) -> None:
-    """A server that dies while it does something leaves an effect that nobody knows; the next call starts it again."""
+async def test_a_server_that_dies_in_a_call_leaves_an_unknown_outcome(letters: Path) -> None:
+    """A person resolves it, and the next call starts the server again."""
     model = ScriptedModel(calls("odd.name", how="die"), calls("odd_name", how="die"), calls("lookup", name="Bo"), "ok")
     agent = helper(model, MCPTools([*SERVER, str(letters)], only=["lookup", "odd.name"]))
     async with testing.app(agent) as app:
@@ -82,8 +82,8 @@ async def test_what_dies_in_a_call_is_asked_about(letters: Path) -> None:
         assert said[1:] == ["yes", "Bo lives at 7 Harbour Road"]
 
 
-async def test_a_run_goes_by_what_was_listed(letters: Path) -> None:
-    """Resumed without the server: what was recorded is enough until something is called."""
+async def test_a_resumed_run_uses_the_recorded_tool_list(letters: Path) -> None:
+    """The server is not needed until a tool is called."""
     model = ScriptedModel(calls("ask_person", question="Really?"), "done")
     agent = helper(model, MCPTools([*SERVER, str(letters)], name="desk", risks={"send": "external_action"}))
     async with testing.app(agent) as app:
@@ -96,16 +96,15 @@ async def test_a_run_goes_by_what_was_listed(letters: Path) -> None:
         assert await (await app.get("r")).result() == "done"
 
 
-async def test_a_server_that_is_not_there_is_said() -> None:
-    """Listing it is tried again, and then the run fails, with the reason."""
+async def test_an_unreachable_server_fails_the_run() -> None:
+    """Listing its tools is retried first."""
     agent = helper(ScriptedModel("x"), MCPTools(["there-is-no-such-command"], name="desk"))
     async with testing.app(agent) as app:
         with pytest.raises(limpet.RunFailed, match="cannot be reached"):
             await app.run(agent, "go", id="r")
 
 
-async def test_hints_are_believed_if_that_is_said_and_mistakes_are_found(letters: Path) -> None:
-    """A tool that reads is repeated as one likes; a name that the server does not have is an error."""
+async def test_trust_hints_uses_the_servers_hints_and_unknown_tool_names_are_refused(letters: Path) -> None:
     believed = MCPTools([*SERVER, str(letters)], trust_hints=True)
     agent = helper(ScriptedModel(calls("lookup", name="Ann"), "done"), believed)
     wrong = limpet.llm_agent(

@@ -1,4 +1,4 @@
-"""What a model gets wrong about the run itself: it is told, and the run goes on."""
+"""Mistakes of a model: it is sent an error, and the run continues."""
 
 import json
 from typing import Any
@@ -13,8 +13,8 @@ from limpet.llm.model import Prompt, Reply, ToolCall
 from limpet.testing import ScriptedModel, calls
 
 
-async def test_notes_that_cannot_be_taken() -> None:
-    """Empty ones, and the same one twice; what can be is taken."""
+async def test_invalid_notes_are_reported_and_valid_ones_are_kept() -> None:
+    """Empty notes, and the same question twice."""
     model = ScriptedModel(
         (calls("note_fact", key="", value="x"), calls("open_question", question=""), calls("set_plan", items=[""])),
         (calls("open_question", question="why?"), calls("note_fact", key="k", value="v")),
@@ -33,8 +33,8 @@ async def test_notes_that_cannot_be_taken() -> None:
         assert (await app.replay("r")).value == "done"
 
 
-async def test_what_was_called_before_is_no_circle() -> None:
-    """The same call four times in a row ends a run, but not the next one in its conversation."""
+async def test_repeated_calls_of_an_earlier_run_do_not_fail_the_next_one() -> None:
+    """Four identical calls in a row fail a run, but not the next one in its conversation."""
 
     @limpet.tool(effect="none", name="mistakes_spin")
     async def spin() -> str:
@@ -54,13 +54,13 @@ async def test_what_was_called_before_is_no_circle() -> None:
 
 
 class Verdict(BaseModel):
-    """What a judge says."""
+    """The output of a judge."""
 
     guilty: bool
 
 
-async def test_answers_that_never_fit_end_the_run() -> None:
-    """Three times the model is told what is wrong, also when it looks at something in between; then it is over."""
+async def test_a_run_fails_after_three_invalid_answers() -> None:
+    """The model is sent the error three times, even with tool calls in between."""
 
     @limpet.tool(effect="none", name="mistakes_look")
     async def look(n: int) -> int:
@@ -82,8 +82,8 @@ async def test_answers_that_never_fit_end_the_run() -> None:
         assert "guilty" in told[2]
 
 
-async def test_every_run_of_a_conversation_has_its_repairs() -> None:
-    """What another run was told before counts for that one."""
+async def test_each_run_of_a_conversation_may_give_three_invalid_answers() -> None:
+    """Invalid answers of an earlier run do not count."""
 
     def says(request: Prompt) -> object:
         since = [each.text for each in request.messages if each.role == "user"]
@@ -99,8 +99,8 @@ async def test_every_run_of_a_conversation_has_its_repairs() -> None:
 
 
 @pytest.mark.parametrize("kind", ["state.patched", "step.started", "step.completed", "message.said"])
-async def test_two_facts_at_once(kind: str) -> None:
-    """By the model's own notes, and by what is made of results: all are kept, whatever dies, in the same order."""
+async def test_facts_noted_concurrently_are_all_kept(kind: str) -> None:
+    """By built-in tools and by `normalise`, after any crash and in the same order."""
 
     @limpet.tool(effect="none", name="mistakes_measure")
     async def measure(what: str) -> int:
@@ -114,9 +114,9 @@ async def test_two_facts_at_once(kind: str) -> None:
         return result
 
     both = (calls("note_fact", key="a", value="1"), calls("note_fact", key="b", value="2"))
-    results = (calls("mistakes_measure", what="width"), calls("mistakes_measure", what="depths"))
+    measures = (calls("mistakes_measure", what="width"), calls("mistakes_measure", what="depths"))
     for when, nth in (("before", 1), ("after", 1), ("before", 2), ("after", 2), ("before", 3), ("after", 4)):
-        model = ScriptedModel((*both, *results), "done")
+        model = ScriptedModel((*both, *measures), "done")
         agent = limpet.llm_agent(
             "mistakes_both", model=model, instructions="Measure.", tools=[measure], normalise=normalise
         )
@@ -133,8 +133,8 @@ async def test_two_facts_at_once(kind: str) -> None:
             assert again.value == "done"
 
 
-async def test_the_same_fact_twice_at_once() -> None:
-    """One of them counts, and the other is not lost from the log; nothing fails."""
+async def test_the_last_of_two_concurrent_values_of_a_fact_is_kept() -> None:
+    """Both are recorded in the log."""
     both = (calls("note_fact", key="a", value="1"), calls("note_fact", key="a", value="2"))
     agent = limpet.llm_agent("mistakes_twice", model=ScriptedModel(both, "done"), instructions="Note.")
     async with testing.app(agent) as app:
@@ -145,13 +145,13 @@ async def test_the_same_fact_twice_at_once() -> None:
         assert (await app.replay("r")).value == "done"
 
 
-async def results(app: testing.TestApp) -> list[str]:
-    """What the model was told of its calls."""
+async def tool_messages(app: testing.TestApp) -> list[str]:
+    """Return the texts of the tool messages."""
     return [each.text for each in await app.messages("r.chat") if each.role == "tool"]
 
 
-async def test_only_one_goes_on() -> None:
-    """A model that hands over twice at once is told who goes on, and who does not; what cannot be is not counted."""
+async def test_only_the_first_of_several_handoffs_is_taken() -> None:
+    """The model is sent which one is taken. An invalid one does not count."""
     first = limpet.llm_agent("mistakes_first", model=ScriptedModel(lambda _: "first"), instructions="Go on.")
     second = limpet.llm_agent("mistakes_second", model=ScriptedModel(lambda _: "second"), instructions="Go on.")
     wanted = (
@@ -164,15 +164,15 @@ async def test_only_one_goes_on() -> None:
     )
     async with testing.app(agent, first, second) as app:
         assert await app.run(agent, "go", id="r") == "first"
-        unfit, goes_on, does_not = await results(app)
+        unfit, goes_on, does_not = await tool_messages(app)
         assert "do not fit" in unfit
         assert goes_on == "mistakes_first is to go on with it."
         assert does_not == "mistakes_second does not go on with it: mistakes_first does."
         assert (await app.replay("r")).value == "first"
 
 
-async def test_what_is_cut_off_before_it_begins_ends_too() -> None:
-    """A model that thinks until it has no tokens left says nothing: it is asked a few times, and not for ever."""
+async def test_a_reply_that_is_always_truncated_and_empty_fails_the_run() -> None:
+    """A model may use up all tokens for reasoning; it is called at most four times."""
     model = ScriptedModel(lambda _: Reply(text="", finish="length"))
     agent = limpet.llm_agent("mistakes_thinker", model=model, instructions="Think.")
     async with testing.app(agent) as app:
@@ -181,16 +181,15 @@ async def test_what_is_cut_off_before_it_begins_ends_too() -> None:
         assert len(model.prompts) == 4
 
 
-async def test_pieces_around_one_that_is_empty_are_one_answer() -> None:
-    """What was said before it counts."""
+async def test_an_empty_piece_of_a_truncated_answer_is_skipped() -> None:
     replies = (Reply(text="Stop the ", finish="length"), Reply(text="", finish="length"), Reply(text="pump."))
     agent = limpet.llm_agent("mistakes_pieces", model=ScriptedModel(*replies, in_order=True), instructions="Say.")
     async with testing.app(agent) as app:
         assert await app.run(agent, "go", id="r") == "Stop the pump."
 
 
-async def test_a_call_that_was_cut_off_is_not_made() -> None:
-    """Nothing of its arguments may have come yet; those before it are whole."""
+async def test_a_truncated_tool_call_is_not_made() -> None:
+    """Its arguments may be incomplete; the calls before it are complete and made."""
     wiped: list[str] = []
 
     @limpet.tool(effect="idempotent", name="mistakes_wipe")
@@ -208,25 +207,25 @@ async def test_a_call_that_was_cut_off_is_not_made() -> None:
     async with testing.app(agent) as app:
         assert await app.run(agent, "go", id="r") == "done"
         assert wiped == ["/tmp"]
-        whole, left = await results(app)
+        whole, left = await tool_messages(app)
         assert whole == "wiped"
         assert "cut off" in left
         assert (await app.replay("r")).value == "done"
 
 
-async def test_what_is_nested_without_end_is_told() -> None:
-    """As arguments and as an answer: the run goes on."""
+async def test_deeply_nested_json_from_a_model_is_reported() -> None:
+    """In arguments and in an answer; the run continues."""
     deep = "[" * 5_000 + "]" * 5_000
     model = ScriptedModel(Reply(calls=(ToolCall(id="a", name="set_plan", args=f'{{"items":{deep}}}'),)), deep, "[1]")
     agent = limpet.llm_agent("mistakes_deep", model=model, instructions="Dig.", output=list[int])
     async with testing.app(agent) as app:
         assert await app.run(agent, "go", id="r") == [1]
-        [told] = await results(app)
+        [told] = await tool_messages(app)
         assert "are not JSON" in told
 
 
-async def test_what_nobody_knows_did_not_fail() -> None:
-    """A model that is told of a failure does it again: it is told what is known."""
+async def test_an_unknown_outcome_is_not_reported_to_the_model_as_a_failure() -> None:
+    """After a failure, the model would repeat the call."""
 
     @limpet.tool(effect="idempotent", name="mistakes_pay")
     async def pay() -> str:
@@ -242,14 +241,14 @@ async def test_what_nobody_knows_did_not_fail() -> None:
     agent = limpet.llm_agent("mistakes_payer", model=model, instructions="Pay.", tools=[pay, post])
     async with testing.app(agent) as app:
         assert await app.run(agent, "go", id="r") == "done"
-        unknown, applied = await results(app)
+        unknown, applied = await tool_messages(app)
         assert unknown.startswith("Unknown whether step")
         assert "no answer" in unknown
         assert "was applied, but its output cannot be stored or read" in applied
 
 
-async def test_calls_without_ids_get_their_results() -> None:
-    """Whatever a model, or whoever chooses for it, calls them; and every result says which tool it is of."""
+async def test_tool_calls_with_missing_or_repeated_ids_get_their_results() -> None:
+    """Each result names its tool."""
     seen: list[Prompt] = []
 
     async def chosen(run: limpet.Run, request: Prompt, ask: Any) -> Reply:
@@ -261,14 +260,14 @@ async def test_calls_without_ids_get_their_results() -> None:
     agent = limpet.llm_agent("mistakes_nameless", model=ScriptedModel(), instructions="Note.", choose=chosen)
     async with testing.app(agent) as app:
         assert await app.run(agent, "go", id="r") == "done"
-        assert await results(app) == ["noted"] * 6
+        assert await tool_messages(app) == ["noted"] * 6
         assert (await app.state("r")).risk_flags == []
         assert {each.tool for each in seen[-1].messages if each.role == "tool"} == {"note_fact"}
         assert (await app.replay("r")).value == "done"
 
 
-async def test_a_big_result_is_read_to_its_end_however_little_is_shown() -> None:
-    """In pieces of what the budget allows, and without the loss of a character."""
+async def test_a_large_result_can_be_read_in_small_pieces() -> None:
+    """In pieces of the size that the budget allows, without losing a character."""
     text = "ä€😀" * 500
 
     @limpet.tool(effect="none", name="mistakes_much")
@@ -294,14 +293,13 @@ async def test_a_big_result_is_read_to_its_end_however_little_is_shown() -> None
     async with testing.app(agent) as app:
         assert await app.run(agent, "go", id="r") == "done"
         assert len((await app.state("r")).artifacts) == 1
-        first, *pieces = await results(app)
+        first, *pieces = await tool_messages(app)
         assert "put away" in first
         assert "".join(piece.split("\n[")[0] for piece in pieces) == text
         assert all(len(each.encode()) <= 500 for each in (first, *pieces))
 
 
-async def test_nothing_is_no_answer() -> None:
-    """A model that says nothing is told so, three times; then it is over."""
+async def test_an_empty_answer_is_refused_three_times_and_then_fails_the_run() -> None:
     model = ScriptedModel(Reply(text=" "), "done", in_order=True)
     silent = ScriptedModel(lambda _: "")
     agent = limpet.llm_agent("mistakes_shy", model=model, instructions="Say.")
@@ -314,8 +312,8 @@ async def test_nothing_is_no_answer() -> None:
         assert len(silent.prompts) == 4
 
 
-async def test_answers_that_are_cut_off_and_never_fit_end_the_run() -> None:
-    """What was asked for in between does not count anew."""
+async def test_truncated_and_invalid_answers_fail_the_run() -> None:
+    """Continuations do not reset the count."""
 
     def says(request: Prompt) -> Reply:
         goes_on = request.messages[-1].text == CUT_OFF

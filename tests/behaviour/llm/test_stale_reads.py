@@ -1,4 +1,4 @@
-"""Tools that must not go by old news, called by a model: the loop reads again by itself, once."""
+"""Tools that need fresh data, called by a model: the loop reads stale data again, once."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,7 @@ MONEY = limpet.Approvals("money")
 
 
 class Market:
-    """A price that changes, read by symbol, and a tool that goes by it."""
+    """A price that changes, read by symbol, and a tool that needs it."""
 
     def __init__(self) -> None:
         market = self
@@ -22,7 +22,7 @@ class Market:
         self.now: Callable[[], int] = int
         self.last = 0
         self.ages: list[int] = []
-        """How old the news were that it went by, each time."""
+        """Age of the price at each sale, in microseconds."""
         self.is_open = self.moves = True
 
         @limpet.external(ttl="5m", name="stale_price")
@@ -44,19 +44,19 @@ class Market:
         self.price, self.sell = price, sell
 
     def agent(self, name: str, *replies: Any, approvals: limpet.Approvals | None = None) -> Any:
-        """An agent that trades."""
+        """Return an agent that trades."""
         model = ScriptedModel(*replies)
         tools: list[Any] = [self.price, self.sell]
         return limpet.llm_agent(name, model=model, instructions="Trade.", tools=tools, approvals=approvals)
 
 
-async def results(app: testing.TestApp) -> list[str]:
-    """What the tools gave."""
+async def tool_messages(app: testing.TestApp) -> list[str]:
+    """Return the texts of the tool messages."""
     return [each.text for each in await app.messages("r.chat") if each.role == "tool"]
 
 
-async def test_what_is_old_is_read_again_as_it_was_read() -> None:
-    """Too old when a person allowed it, and changed by the tool itself: the same symbol is asked for each time."""
+async def test_stale_data_is_read_again_with_the_same_arguments() -> None:
+    """It expired while a person decided, and was invalidated by the tool itself."""
     market = Market()
     agent = market.agent(
         "stale_trader",
@@ -76,15 +76,15 @@ async def test_what_is_old_is_read_again_as_it_was_read() -> None:
         assert await handle.result() == "done"
         assert market.read == ["y", "x", "x", "x"]
         assert market.sold == [102, 103]
-        assert await results(app) == ["101", "102", "yes", "sold at 102", "sold at 103"]
+        assert await tool_messages(app) == ["101", "102", "yes", "sold at 102", "sold at 103"]
         assert (await app.replay("r")).value == "done"
         assert len(market.read) == 4
         state = await app.state("r")
         assert state.facts['stale_price(symbol="x")'] == 104
 
 
-async def test_an_action_that_is_approved_days_later_is_performed() -> None:
-    """The price is still the same: the approval and the edit hold, the model is not asked again, it is done once."""
+async def test_a_call_approved_days_later_runs_once_with_unchanged_data() -> None:
+    """The approval and the edited arguments still apply, and the model is not called again."""
     market = Market()
     market.moves = False
     sells = (calls("stale_price", symbol="x"), calls("stale_sell", at=100), "done")
@@ -98,14 +98,14 @@ async def test_an_action_that_is_approved_days_later_is_performed() -> None:
         await app.approve(request, by="ann", args={"at": 90})
         assert await handle.result() == "done"
         assert (market.read[:1], market.sold) == (["x"], [90])
-        assert (await results(app))[1] == 'A person changed the arguments to {"at":90}. sold at 90'
+        assert (await tool_messages(app))[1] == 'A person changed the arguments to {"at":90}. sold at 90'
         [sold] = await app.tool_calls("stale_sell")
         assert (sold.args, sold.status) == ({"at": 90}, "completed")
         assert await app.inbox() == []
 
 
-async def test_a_person_sees_that_the_price_has_moved_before_they_allow_it() -> None:
-    """They are asked again, with both; then it is done, once."""
+async def test_a_person_is_asked_again_if_the_price_has_changed() -> None:
+    """The second request shows both prices."""
     market = Market()
     sells = (calls("stale_price", symbol="x"), calls("stale_sell", at=100), "done")
     agent = market.agent("stale_moved", *sells, approvals=MONEY)
@@ -123,8 +123,8 @@ async def test_a_person_sees_that_the_price_has_moved_before_they_allow_it() -> 
         assert market.sold == [100]
 
 
-async def test_what_was_never_read_or_does_not_answer_is_told() -> None:
-    """The model hears that the tool did not start, and what to do."""
+async def test_missing_or_unavailable_data_is_reported_to_the_model() -> None:
+    """The tool does not start."""
     market = Market()
     agent = market.agent(
         "stale_hasty",
@@ -142,14 +142,14 @@ async def test_what_was_never_read_or_does_not_answer_is_told() -> None:
         [request] = await app.inbox()
         await app.answer(request, "yes", by="ann")
         assert await handle.result() == "done"
-        texts = await results(app)
+        texts = await tool_messages(app)
         assert all("the data from stale_price is out of date" in text for text in (texts[0], texts[3]))
         assert market.sold == []
         assert (await app.replay("r")).value == "done"
 
 
-async def test_killed_while_it_is_read_again() -> None:
-    """Before and after every commit: sold once, and never on old news."""
+async def test_a_crash_while_rereading_sells_once_and_on_fresh_data() -> None:
+    """Before and after every commit."""
     for kind in ("step.started", "step.completed", "state.patched", "value.recorded", "external.read", "run.claimed"):
         for when in ("before", "after"):
             for nth in (1, 2, 3):
@@ -170,7 +170,7 @@ async def test_killed_while_it_is_read_again() -> None:
                     [request] = await app.inbox()
                     await app.answer(request, "yes", by="ann")
                     await app.settle()
-                    for request in await app.inbox():  # nobody knows what came of it
+                    for request in await app.inbox():  # the outcome is unknown
                         await app.answer(request, {"applied": "sold"} if market.sold else "not_applied", by="ann")
                     assert await handle.result() == "done"
                     assert market.sold == [1]
@@ -178,8 +178,8 @@ async def test_killed_while_it_is_read_again() -> None:
                     assert max(market.ages) <= microseconds("5m")
 
 
-async def test_dead_for_longer_than_the_news_hold() -> None:
-    """Killed before it began, before or after the commit that says so, and gone on with much later: read again."""
+async def test_data_that_expires_during_an_outage_is_read_again() -> None:
+    """The worker dies around the start of the sale, and the run continues an hour later."""
     began: Any = {"tool": "stale_sell"}
     for when in ("before", "after"):
         for kind, facts in (("step.started", began), ("wait.ended", {})):
@@ -197,7 +197,7 @@ async def test_dead_for_longer_than_the_news_hold() -> None:
                     await asyncio.sleep(0)  # noqa: TID251 - a turn
                 app._test_settings.frozen.set(app._test_settings.frozen.now() + microseconds("1h"))
                 await app.settle()
-                while inbox := await app.inbox():  # nobody knows what came of it, or it is to be allowed again
+                while inbox := await app.inbox():  # the outcome is unknown, or approval is needed again
                     if inbox[0].kind == "approval":
                         await app.approve(inbox[0], by="ann")
                     else:
@@ -209,8 +209,8 @@ async def test_dead_for_longer_than_the_news_hold() -> None:
                 assert all(age <= microseconds("5m") for age in market.ages)
 
 
-async def test_what_is_known_not_to_have_happened_is_read_again_and_done() -> None:
-    """It died, a person says that nothing was applied, and by then the news are old: it is told so, and goes on."""
+async def test_a_call_that_was_not_applied_rereads_stale_data_and_runs() -> None:
+    """The worker died; by the time a person answers "not applied", the data is stale."""
     sold: list[str] = []
 
     @limpet.external(ttl="5m", name="stale_quoted")

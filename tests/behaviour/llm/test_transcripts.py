@@ -1,6 +1,6 @@
-"""Sixty broken conversations: each is loaded and mended, with marks; the run goes on, and a provider takes it.
+"""Sixty broken conversations: each is loaded and repaired with marks, the run continues, and a provider accepts it.
 
-The provider is a server that speaks like OpenAI's, behind the real client, and strict.
+The provider is a strict OpenAI-compatible server behind the real client.
 """
 
 import json
@@ -23,27 +23,27 @@ FIT = re.compile("[A-Za-z0-9_-]{1,64}")
 
 
 def u(text: Any = "hello") -> tuple[str, Any, str]:
-    """A user says something."""
+    """A user message."""
     return ("user", text, "")
 
 
 def a(*ids: Any, text: Any = "", **more: Any) -> tuple[str, Any, str]:
-    """An assistant wants something called."""
+    """An assistant message with tool calls."""
     return ("assistant", {"text": text, "calls": [{"id": id, "name": "look", "args": "{}", **more} for id in ids]}, "")
 
 
 def raw(*calls: Any) -> tuple[str, Any, str]:
-    """An assistant wants something called, in whatever form."""
+    """An assistant message with calls in any form."""
     return ("assistant", {"text": "", "calls": list(calls)}, "")
 
 
 def t(id: str, text: Any = "seen") -> tuple[str, Any, str]:
-    """A result."""
+    """A tool result."""
     return ("tool", text, id)
 
 
 def s(text: Any) -> tuple[str, Any, str]:
-    """An assistant says something."""
+    """An assistant message with text."""
     return ("assistant", text, "")
 
 
@@ -117,7 +117,7 @@ BROKEN: dict[str, list[tuple[str, Any, str]]] = {
 
 
 def strict(request: dict[str, Any]) -> Answer:
-    """What a provider says, who refuses whatever is not as it must be; it notes something first."""
+    """Reply as a strict provider: check the request, note a fact first, then answer."""
     check(request["messages"])
     is_begun = any(each["content"] == "noted" for each in request["messages"] if each["role"] == "tool")
     if is_begun:
@@ -126,9 +126,9 @@ def strict(request: dict[str, Any]) -> Answer:
 
 
 def check(messages: list[dict[str, Any]]) -> None:
-    """By the client's own types, and by the rules of a strict provider."""
+    """Check messages by the client's types and by the rules of a strict provider."""
     for found in TYPES.validate_python(messages):
-        list(found.get("tool_calls") or ())  # it is looked at when it is asked for
+        list(found.get("tool_calls") or ())  # pydantic validates the list lazily
     open_: list[str] = []
     for each in messages:
         if each["role"] == "tool":
@@ -149,13 +149,13 @@ def check(messages: list[dict[str, Any]]) -> None:
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[OpenAIServer]:
-    """One for all."""
+    """A strict provider for all tests of this module."""
     with OpenAIServer(strict) as server:
         yield server
 
 
-async def put(app: testing.TestApp, messages: list[tuple[str, Any, str]]) -> None:
-    """Put messages into a conversation, as another program might have."""
+async def add_messages(app: testing.TestApp, messages: list[tuple[str, Any, str]]) -> None:
+    """Append messages to a conversation, as another program might have."""
     talk = ConversationWriter(app.store, "c", lambda: 1, "test", b.ConversationCreated())
     for place, (role, content, id) in enumerate(messages):
         packed, blobs = app.store.pack(content)
@@ -163,21 +163,20 @@ async def put(app: testing.TestApp, messages: list[tuple[str, Any, str]]) -> Non
         await talk.append(added, blobs=blobs)
 
 
-def test_there_are_sixty() -> None:
-    """And each is broken in its own way."""
+def test_there_are_at_least_sixty_broken_conversations() -> None:
     assert len(BROKEN) >= 60
 
 
 @pytest.mark.parametrize("name", BROKEN)
-async def test_a_broken_conversation_goes_on(
+async def test_a_broken_conversation_is_repaired_once_and_accepted(
     name: str, provider: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is sent whole and in order, what was put in is marked, once, and a person can see that it was mended."""
+    """It is sent complete and in order. Added messages are marked, and the run is flagged."""
     monkeypatch.setenv("OPENAI_BASE_URL", provider.url)
     agent = limpet.llm_agent("transcripts_any", model="openai:strict", instructions="Go on.", window=30_000)
     begin = len(provider.requests)
     async with testing.app(agent) as app:
-        await put(app, BROKEN[name])
+        await add_messages(app, BROKEN[name])
         handle = await app.start(agent, "go on", id="r", conversation="c")
         assert await handle.result() == "done"
         sent = provider.requests[begin:]

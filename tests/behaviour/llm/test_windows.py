@@ -1,4 +1,4 @@
-"""What a model sees, whatever is known and was said: it fits, pairs stay together, what is left out is said."""
+"""Context windows: every prompt fits, calls and results stay together, and omissions are mentioned."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from limpet.state import AgentState
 from limpet.state.patch import Working
 from limpet.testing import ScriptedModel, calls
 
-pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")  # what is made is big
+pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")  # generated inputs are large
 WINDOW = 8_000
 TEXTS = st.one_of(
     st.text(max_size=40),
@@ -45,8 +45,8 @@ SAID = st.lists(st.tuples(MESSAGES, st.integers(0, 5).map(lambda number: number 
 )
 
 
-def taken_by(request: Prompt) -> int:
-    """What a request takes of the window, with its reply."""
+def window_use(request: Prompt) -> int:
+    """Return the tokens that a prompt and its reply need."""
     texts = sum(size_of(each) for each in request.messages)
     tools = sum(
         tokens(each.name) + tokens(each.description) + tokens(canonical(each.schema).decode()) for each in request.tools
@@ -55,7 +55,7 @@ def taken_by(request: Prompt) -> int:
 
 
 def check_pairs(messages: Any) -> None:
-    """Every call has its result right behind it, and there is no other result."""
+    """Check that each call is followed by its result, and that there is no other result."""
     open_: list[str] = []
     for message in messages:
         if message.role == "tool":
@@ -67,8 +67,8 @@ def check_pairs(messages: Any) -> None:
 
 
 @given(TEXTS, st.integers(-5, 3_000))
-def test_a_text_is_as_short_as_it_must_be(text: str, room: int) -> None:
-    """It fits, it is whole if it can be, and else it says so."""
+def test_a_text_is_truncated_only_if_it_does_not_fit(text: str, room: int) -> None:
+    """A truncated text mentions how much is left out."""
     found = short(text, room)
     assert tokens(found) <= max(room, 0)
     assert found == text or tokens(text) > room
@@ -78,8 +78,8 @@ def test_a_text_is_as_short_as_it_must_be(text: str, room: int) -> None:
 
 @settings(max_examples=50)
 @given(SAID)
-def test_a_mended_conversation_is_mended(said: list[StoredMessage]) -> None:
-    """Pairs are whole, ids are distinct, nothing is invented but results; what is mended needs no mending again."""
+def test_a_repaired_conversation_is_valid_and_needs_no_second_repair(said: list[StoredMessage]) -> None:
+    """Calls have results, ids are distinct, and only results are added."""
     whole = repair(said)
     check_pairs([each.message for each in whole.messages])
     made = [call.id for each in whole.messages for call in each.message.calls]
@@ -93,8 +93,8 @@ def test_a_mended_conversation_is_mended(said: list[StoredMessage]) -> None:
 
 @settings(max_examples=50)
 @given(SAID, st.integers(0, 4_000))
-def test_what_is_chosen_fits_and_is_whole(said: list[StoredMessage], room: int) -> None:
-    """Whole units, the newest, the pinned ones as far as they can be cut; nothing else is left out."""
+def test_selected_messages_fit_and_keep_calls_with_results(said: list[StoredMessage], room: int) -> None:
+    """The newest messages, and pinned ones as far as they can be truncated."""
     items = [item_of(each) for each in repair(said).messages]
     chosen = select(items, room)
     assert chosen.size <= room
@@ -120,7 +120,7 @@ FACTS = st.dictionaries(st.text(min_size=1, max_size=20), TEXTS, max_size=12)
 
 
 def state_of(goal: str, facts: dict[str, str], plan: list[str], questions: list[str]) -> AgentState:
-    """What an agent knows."""
+    """Return a state with these contents."""
     working = Working(AgentState())
     known = tuple(Fact(key=key, value=msgspec.Raw(canonical(value))) for key, value in facts.items())
     working.apply(
@@ -130,10 +130,9 @@ def state_of(goal: str, facts: dict[str, str], plan: list[str], questions: list[
 
 
 @given(TEXTS, FACTS, st.lists(SOME, max_size=4), st.lists(SOME, max_size=4, unique=True), st.integers(20, 2_000))
-def test_what_is_known_fits_and_what_is_left_out_is_said(
+def test_the_described_state_fits_and_mentions_omissions(
     goal: str, facts: dict[str, str], plan: list[str], questions: list[str], room: int
 ) -> None:
-    """However much it is."""
     state = state_of(goal, facts, plan, questions)
     text = describe(state, step=None, room=room)
     assert tokens(text) <= room
@@ -147,8 +146,8 @@ def test_what_is_known_fits_and_what_is_left_out_is_said(
     assert [fact.key for fact in found.facts] == [key for key in reversed(facts) if key in {f.key for f in found.facts}]
 
 
-async def put(app: testing.TestApp, said: list[StoredMessage]) -> None:
-    """Put messages into a conversation."""
+async def add_messages(app: testing.TestApp, said: list[StoredMessage]) -> None:
+    """Append messages to a conversation."""
     talk = ConversationWriter(app.store, "c", lambda: 1, "test", b.ConversationCreated())
     for each in said:
         message = each.message
@@ -167,8 +166,8 @@ async def put(app: testing.TestApp, said: list[StoredMessage]) -> None:
 
 @settings(max_examples=12)
 @given(SAID, FACTS)
-async def test_every_request_fits(said: list[StoredMessage], facts: dict[str, str]) -> None:
-    """Whatever was said and is known; pairs are whole, the pinned ones are there, and what is left out is said."""
+async def test_every_prompt_fits_the_window(said: list[StoredMessage], facts: dict[str, str]) -> None:
+    """For any messages and facts. Calls have results, and omissions are mentioned."""
 
     def says(request: Prompt) -> Any:
         if request.messages[0].text == SUMMARY:
@@ -180,7 +179,7 @@ async def test_every_request_fits(said: list[StoredMessage], facts: dict[str, st
     model = ScriptedModel(says)
     agent = limpet.llm_agent("windows_any", model=model, instructions="Go on.", window=WINDOW)
     async with testing.app(agent) as app:
-        await put(app, said)
+        await add_messages(app, said)
         try:
             assert await app.run(agent, "go on", id="r", conversation="c") == "done"
         except limpet.RunFailed as failed:
@@ -188,7 +187,7 @@ async def test_every_request_fits(said: list[StoredMessage], facts: dict[str, st
                 raise
             return
         for request in model.prompts:
-            assert taken_by(request) <= WINDOW
+            assert window_use(request) <= WINDOW
             check_pairs(request.messages[1:])
         asked = [each for each in model.prompts if each.messages[0].text != SUMMARY]
         assert asked[0].messages[-1].text == "go on"
@@ -199,7 +198,7 @@ async def test_every_request_fits(said: list[StoredMessage], facts: dict[str, st
 
 
 def long_agent(name: str, turns: int, model: list[ScriptedModel], **more: Any) -> Any:
-    """An agent that goes on for many turns, and whose model is told a number of them by the last result."""
+    """Return an agent with many turns, whose model takes the turn number from the last result."""
 
     @limpet.tool(effect="none", name=f"{name}_step")
     async def step(n: int) -> str:
@@ -223,8 +222,8 @@ def long_agent(name: str, turns: int, model: list[ScriptedModel], **more: Any) -
     )
 
 
-async def test_five_hundred_turns_in_a_small_window(full: bool) -> None:
-    """A fact of the third turn is still shown; everything fits; there are summaries, and the messages are all kept."""
+async def test_five_hundred_turns_fit_a_small_window(full: bool) -> None:
+    """A fact of the third turn stays visible, there are summaries, and all messages are kept."""
     turns = 500
     models: list[ScriptedModel] = []
     agent = long_agent("windows_long", turns, models)
@@ -232,7 +231,7 @@ async def test_five_hundred_turns_in_a_small_window(full: bool) -> None:
         handle = await app.start(agent, "begin", id="r")
         assert await handle.result() == "done"
         requests = models[0].prompts
-        assert all(taken_by(each) <= WINDOW for each in requests)
+        assert all(window_use(each) <= WINDOW for each in requests)
         asked = [each for each in requests if each.messages[0].text != SUMMARY]
         assert len(asked) == turns + 2
         assert all('Fact secret = "swordfish"' in each.messages[0].text for each in asked[4:])
@@ -249,8 +248,8 @@ async def test_five_hundred_turns_in_a_small_window(full: bool) -> None:
             assert (await app.replay("r")).value == "done"
 
 
-async def test_a_compaction_can_be_undone_and_redone() -> None:
-    """Undone, everything is shown again; the next turn that finds it too much makes it anew."""
+async def test_a_summary_can_be_removed_and_made_again() -> None:
+    """After its removal all messages are shown; the next turn that exceeds the limit summarises again."""
     models: list[ScriptedModel] = []
     agent = long_agent("windows_undone", 60, models, compact=limpet.Compaction(above=900, keep=300))
     async with testing.app(agent) as app:
@@ -269,14 +268,14 @@ async def test_a_compaction_can_be_undone_and_redone() -> None:
         again.clear()
         assert await app.run(agent, "once more", id="s", conversation="c") == "done"
         assert any(each.messages[0].text == SUMMARY for each in again)
-        assert all(taken_by(each) <= WINDOW for each in again)
+        assert all(window_use(each) <= WINDOW for each in again)
         assert any(each.is_summary for each in await app.messages("c"))
         assert (await app.messages("c", whole=True))[: len(whole)] == whole
 
 
 @pytest.mark.parametrize("fails", [limpet.Permanent("no summary today"), ""])
-async def test_a_summary_that_fails_changes_nothing(fails: Any) -> None:
-    """The conversation is as it was, what fits is shown, and the run goes on."""
+async def test_a_failed_summary_changes_nothing(fails: Any) -> None:
+    """The messages that fit are shown, and the run continues."""
 
     def says(request: Prompt) -> Any:
         return fails if request.messages[0].text == SUMMARY else "done"
@@ -284,14 +283,16 @@ async def test_a_summary_that_fails_changes_nothing(fails: Any) -> None:
     model = ScriptedModel(says)
     agent = limpet.llm_agent("windows_fails", model=model, instructions="Go on.", window=WINDOW)
     async with testing.app(agent) as app:
-        await put(app, [StoredMessage(n, PromptMessage(role="user", text=f"{n} " + "x" * 900)) for n in range(2, 30)])
+        await add_messages(
+            app, [StoredMessage(n, PromptMessage(role="user", text=f"{n} " + "x" * 900)) for n in range(2, 30)]
+        )
         before = await app.messages("c")
         assert await app.run(agent, "go on", id="r", conversation="c") == "done"
         after = await app.messages("c")
         assert after[: len(before)] == before
         assert not any(each.is_summary for each in after)
         last = model.prompts[-1]
-        assert taken_by(last) <= WINDOW
+        assert window_use(last) <= WINDOW
         assert "earlier messages are not shown" in last.messages[0].text
         assert (await app.replay("r")).value == "done"
 
@@ -300,8 +301,8 @@ async def test_a_summary_that_fails_changes_nothing(fails: Any) -> None:
     "fails", [limpet.Permanent("no"), "", " \n", Reply(text="I cannot do that.", finish="refused")]
 )
 @pytest.mark.parametrize("dies", [None, "before", "after"])
-async def test_a_summary_that_fails_is_not_asked_for_again_and_again(fails: Any, dies: Any) -> None:
-    """It is noted once, and tried again when much more was said; the same in every execution."""
+async def test_a_failed_summary_is_retried_only_after_many_more_messages(fails: Any, dies: Any) -> None:
+    """It is flagged once, the same in every execution."""
     turns = 60
     models: list[ScriptedModel] = []
     agent = long_agent("windows_again", turns, models, compact=limpet.Compaction(above=900, keep=300))
@@ -321,8 +322,8 @@ async def test_a_summary_that_fails_is_not_asked_for_again_and_again(fails: Any,
         assert (await app.replay("r")).value == "done"
 
 
-async def test_an_answer_that_goes_on_is_not_summarised() -> None:
-    """Its pieces are one answer, however little is kept."""
+async def test_pieces_of_a_truncated_answer_are_not_summarised() -> None:
+    """They are one answer, even if little is kept."""
     pieces = ["a" * 3_000, "b" * 3_000, "c"]
     replies = [Reply(text=each, finish="stop" if each == "c" else "length") for each in pieces]
     model = ScriptedModel(lambda request: "short" if request.messages[0].text == SUMMARY else replies.pop(0))
@@ -333,8 +334,8 @@ async def test_an_answer_that_goes_on_is_not_summarised() -> None:
         assert await app.run(agent, "go", id="r") == "".join(pieces)
 
 
-async def test_what_another_run_calls_is_not_summarised() -> None:
-    """It has no result yet: else it would be forgotten, and done again."""
+async def test_a_pending_call_of_another_run_is_not_summarised() -> None:
+    """Otherwise the call would be forgotten, and made again."""
     paid: list[str] = []
 
     @limpet.tool(effect="once", risk="money", name="windows_pay")
@@ -372,13 +373,13 @@ async def test_what_another_run_calls_is_not_summarised() -> None:
         assert paid == ["paid"]
 
 
-async def test_pinned_messages_outlive_summaries() -> None:
-    """With the results of what they want called, however often it is compacted."""
+async def test_pinned_messages_survive_summaries() -> None:
+    """With the results of their calls, after any number of summaries."""
     models: list[ScriptedModel] = []
     agent = long_agent("windows_pinned", 60, models, compact=limpet.Compaction(above=900, keep=300))
     async with testing.app(agent) as app:
         wanted = PromptMessage(role="assistant", calls=(ToolCall(id="p", name="look", args="{}"),))
-        await put(
+        await add_messages(
             app,
             [
                 StoredMessage(2, wanted, pinned=True),
@@ -393,8 +394,7 @@ async def test_pinned_messages_outlive_summaries() -> None:
         assert "the conversation was repaired" not in (await app.state("r")).risk_flags
 
 
-def test_items_say_what_they_cost() -> None:
-    """A tool that is offered counts too, and there is room for the reply."""
+def test_tools_and_the_reply_count_toward_the_window() -> None:
     agent = long_agent("windows_costs", 1, [])
     llm = agent.llm.frame
     assert llm.room + MAX_REPLY + sum(map(spec_size, llm.tools)) < llm.window

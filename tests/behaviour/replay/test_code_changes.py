@@ -1,4 +1,6 @@
-"""The same code sees the same; changed code goes on rightly or is refused before any effect."""
+"""Replay and changed code: unchanged code sees the same results; changed code continues, or is refused before any
+effect.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,8 +15,8 @@ from limpet.engine.definitions.agents import Agent
 from limpet.testing.app import TestApp
 
 
-async def test_a_race_has_the_same_winner() -> None:
-    """Whoever won live wins again, alone, though both are recorded."""
+async def test_a_race_has_the_same_winner_on_replay() -> None:
+    """Although both results are recorded, only the winner's is delivered first."""
     winners: list[str] = []
 
     @limpet.tool(effect="none")
@@ -46,8 +48,8 @@ async def test_a_race_has_the_same_winner() -> None:
     assert set(winners) == {"fast"}
 
 
-async def test_two_that_end_together_are_handed_over_one_by_one_live_too() -> None:
-    """Two signals heard at once: the first one wins, in every execution."""
+async def test_two_signals_received_together_are_delivered_one_by_one() -> None:
+    """The first signal wins in every execution."""
     winners: list[int] = []
 
     @limpet.agent()
@@ -71,8 +73,8 @@ async def test_two_that_end_together_are_handed_over_one_by_one_live_too() -> No
     assert set(winners) == {1}
 
 
-async def test_parallel_branches_need_scopes() -> None:
-    """Two branches with several steps each, in one scope: refused the first time it happens."""
+async def test_concurrent_branches_without_scopes_are_refused() -> None:
+    """Branches with several steps each, all in one scope, fail the run in its first execution."""
 
     @limpet.tool(effect="none")
     async def read(n: int) -> int:
@@ -94,7 +96,7 @@ async def test_parallel_branches_need_scopes() -> None:
             await app.run(agent, False)
 
 
-# Changed code: what was done before the crash, and each edit with how it goes on
+# Changed code: the original, and edits that continue or are refused
 
 
 @limpet.tool(effect="none")
@@ -116,7 +118,7 @@ Code = Callable[[limpet.Run], Awaitable[Any]]
 
 
 async def original(run: limpet.Run) -> str:
-    """Read, act, act; then it waits; then it acts once more."""
+    """One read and two effects, then a request, then another effect."""
     await run.step(edit_read, 1)
     await run.step(edit_act, "a")
     await run.step(edit_act, "b")
@@ -327,8 +329,8 @@ def agent_of(code: Code) -> Agent[None, Any]:
     return limpet.agent(name="edited")(edited)
 
 
-async def after_the_edit(app: TestApp, code: Code) -> limpet.Handle[Any]:
-    """The run goes on under other code, after its process was killed while it waited."""
+async def resume_with(app: TestApp, code: Code) -> limpet.Handle[Any]:
+    """Resume a waiting run with other code after its process was killed."""
     handle = await app.start(agent_of(original))
     await app.settle()
     [request] = await app.inbox()
@@ -340,10 +342,10 @@ async def after_the_edit(app: TestApp, code: Code) -> limpet.Handle[Any]:
 
 
 @pytest.mark.parametrize("code", SAFE, ids=lambda code: code.__name__)
-async def test_an_edit_goes_on(code: Code) -> None:
-    """What was done stays done, what is new is done once."""
+async def test_a_run_continues_after_a_safe_edit(code: Code) -> None:
+    """Completed effects are not repeated, and new ones happen once."""
     async with testing.app(agent_of(original)) as app:
-        handle = await after_the_edit(app, code)
+        handle = await resume_with(app, code)
         assert await handle.result() == SAFE[code]
         done = [call["what"] for call in app.calls(edit_act)]
         assert done[:2] == ["a", "b"]
@@ -351,10 +353,10 @@ async def test_an_edit_goes_on(code: Code) -> None:
 
 
 @pytest.mark.parametrize("code", REFUSED, ids=lambda code: code.__name__)
-async def test_an_edit_is_refused_before_any_effect(code: Code) -> None:
-    """The run waits for an operator; with the code that it had, it goes on."""
+async def test_an_unsafe_edit_is_refused_before_any_effect(code: Code) -> None:
+    """The run waits for an operator, and continues with its original code."""
     async with testing.app(agent_of(original)) as app:
-        handle = await after_the_edit(app, code)
+        handle = await resume_with(app, code)
         await app.advance("1h")
         info = await handle.info()
         assert (info.status, info.waits_for) == ("waiting", "operator:diverged")
@@ -370,8 +372,8 @@ async def kinds(app: limpet.App, run: str) -> list[str]:
     return [event.kind for event in await app.log(run)]
 
 
-async def test_code_that_raises_before_what_was_done_has_diverged() -> None:
-    """A release with a bug undoes nothing."""
+async def test_code_that_raises_before_a_recorded_step_has_diverged() -> None:
+    """A release with a bug does not trigger compensation."""
     undone: list[str] = []
 
     @limpet.tool(effect="idempotent")
@@ -401,8 +403,8 @@ async def test_code_that_raises_before_what_was_done_has_diverged() -> None:
         assert undone == []
 
 
-async def test_newer_code_takes_over_the_versions_that_it_accepts() -> None:
-    """Others wait for a worker, and say so."""
+async def test_newer_code_continues_only_runs_of_accepted_versions() -> None:
+    """Runs of other versions wait for another worker."""
 
     async def code(run: limpet.Run) -> str:
         await run.sleep("1h")
@@ -422,8 +424,8 @@ async def test_newer_code_takes_over_the_versions_that_it_accepts() -> None:
         assert await handle.result() == "done"
 
 
-async def test_code_that_is_cut_chooses_no_side_of_a_change(tmp_path: Path) -> None:
-    """It is told so, and nothing of it is in the log: whoever goes on chooses when the code comes to it."""
+async def test_a_suspended_run_records_no_version_choice(tmp_path: Path) -> None:
+    """`run.version` raises Suspended, so the next execution makes the choice."""
     waits, told = asyncio.Event(), list[BaseException]()
 
     @limpet.agent(name="cut_while_it_waits")

@@ -1,4 +1,4 @@
-"""Replay in isolation: today's code gone through against a log, with not one call to the outside."""
+"""Replay: today's code is run against a log, without a single call to external systems."""
 
 import asyncio
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,8 +18,8 @@ from limpet.stores.cipher import MasterKeys
 from limpet.testing.app import TestApp
 
 
-class Outside:
-    """An HTTP service that counts."""
+class CountingService:
+    """An HTTP service that counts its calls."""
 
     def __init__(self) -> None:
         outside = self
@@ -33,7 +33,7 @@ class Outside:
                 self.wfile.write(b"7")
 
             def log_message(self, *_: Any) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -46,14 +46,14 @@ class Outside:
 
 @pytest.fixture
 def outside() -> Any:
-    """A service outside."""
-    found = Outside()
+    """A running service."""
+    found = CountingService()
     yield found
     found.close()
 
 
-def twelve(outside: Outside) -> Agent[int, int]:
-    """An agent of twelve steps, whose step 6 fails."""
+def twelve(outside: CountingService) -> Agent[int, int]:
+    """Return an agent with twelve steps, of which one fails."""
 
     @limpet.tool(effect="idempotent", name="replaying_get", retry=limpet.Retry(3))
     def get(path: str) -> int:
@@ -73,8 +73,10 @@ def twelve(outside: Outside) -> Agent[int, int]:
     return agent
 
 
-async def test_the_failure_of_step_6_is_reproduced_elsewhere(outside: Outside, tmp_path: Path) -> None:
-    """From an exported file, on another store: what it knew, what the step changed, and the same error."""
+async def test_a_failed_step_is_reproduced_from_a_bundle_on_another_store(
+    outside: CountingService, tmp_path: Path
+) -> None:
+    """Replay reports the state before the step, its changes and the same error, without any call."""
     agent = twelve(outside)
     async with testing.app(agent) as app:
         handle = await app.start(agent, 6, id="r")
@@ -101,8 +103,8 @@ async def test_the_failure_of_step_6_is_reproduced_elsewhere(outside: Outside, t
     assert [each.kind for each in events][-1] == "run.failed"
 
 
-async def test_a_step_that_failed_and_was_caught() -> None:
-    """The code goes on, and the error is told all the same."""
+async def test_replay_reports_a_failed_step_that_the_code_caught() -> None:
+    """The code continues after the error."""
 
     @limpet.tool(effect="none", name="replaying_fails")
     async def fails() -> None:
@@ -126,8 +128,8 @@ async def test_a_step_that_failed_and_was_caught() -> None:
         assert (whole.how, whole.value) == ("returned", "done")
 
 
-async def test_what_is_not_recorded_is_not_called_unless_it_is_allowed() -> None:
-    """One by one, by name; the log stays as it is."""
+async def test_replay_calls_only_tools_that_are_allowed_by_name() -> None:
+    """The log does not change."""
     called: list[str] = []
 
     @limpet.tool(effect="none", name="replaying_first")
@@ -157,8 +159,8 @@ async def test_what_is_not_recorded_is_not_called_unless_it_is_allowed() -> None
         assert [event async for event in app.store.log("r")] == before
 
 
-async def test_waits_people_children_and_transactions() -> None:
-    """A run that waits is gone through as far as it has come; nothing is asked, called or begun."""
+async def test_a_waiting_run_is_replayed_up_to_its_wait() -> None:
+    """Replay opens no request and starts no child."""
 
     @limpet.agent(name="replaying_child")
     async def child(run: limpet.Run) -> str:
@@ -192,8 +194,8 @@ async def test_waits_people_children_and_transactions() -> None:
         assert len(await app.runs()) == 2
 
 
-async def test_runs_that_were_cancelled_undone_resumed_or_in_blobs() -> None:
-    """As far as the code had come by itself; what was undone is not undone again."""
+async def test_failed_cancelled_and_large_runs_are_replayed_without_calls() -> None:
+    """Compensations are not repeated."""
     calls: list[str] = []
 
     @limpet.tool(effect="once", name="replaying_does")
@@ -237,11 +239,10 @@ async def test_runs_that_were_cancelled_undone_resumed_or_in_blobs() -> None:
         fails = False
         assert [each.problem async for each in app.replay_all(agent="replaying_many", last=1)] == [None]
         [short_] = [each async for each in app.replay_all() if each.run == "short"]
-        assert short_.problem is None  # it would go on where it failed
+        assert short_.problem is None  # a resume would continue after the failure
 
 
-async def test_before_a_deploy() -> None:  # noqa: C901 - one edit after the other
-    """Which runs today's code would not go through, and where."""
+async def test_replay_all_reports_runs_that_new_code_would_break() -> None:  # noqa: C901 - one edit after the other
 
     @limpet.tool(effect="once", name="replaying_act")
     async def act(what: str) -> str:
@@ -295,8 +296,7 @@ async def test_before_a_deploy() -> None:  # noqa: C901 - one edit after the oth
             await app.replay("done")
 
 
-def test_blocking_agents_and_encrypted_stores(tmp_path: Path) -> None:
-    """The same in a thread, and where everything is encrypted."""
+def test_replay_works_for_blocking_agents_and_encrypted_stores(tmp_path: Path) -> None:
 
     @limpet.tool(effect="once", name="replaying_block")
     def block(n: int) -> str:
@@ -327,8 +327,8 @@ def test_blocking_agents_and_encrypted_stores(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
-async def test_forks_are_replayed_and_exported_with_what_they_share(tmp_path: Path) -> None:
-    """On either side of the cut; their file brings the runs that they branched off."""
+async def test_forks_are_replayed_and_exported_with_their_shared_prefix(tmp_path: Path) -> None:
+    """A fork's bundle contains the runs that it was forked from."""
     outside: list[int] = []
 
     @limpet.tool(effect="once", name="replaying_once")
@@ -363,12 +363,12 @@ async def test_forks_are_replayed_and_exported_with_what_they_share(tmp_path: Pa
             assert (await other.store.get(path)).hash == heads[path]
         assert len(await other.runs()) == 4
         assert (await other.verify()).runs == 4
-        assert (await other.load(tmp_path / f"{first.id}.zip")).id == first.id  # it came with the third
+        assert (await other.load(tmp_path / f"{first.id}.zip")).id == first.id  # it was loaded with the third
         assert len(await other.runs()) == 4
 
 
-async def test_a_file_is_checked_by_itself(tmp_path: Path) -> None:
-    """Its logs, what they share, and what they refer to; one that was changed is found."""
+async def test_a_bundle_is_verified_without_a_store(tmp_path: Path) -> None:
+    """A change in a log, in the shared prefix or in a blob is found."""
 
     @limpet.tool(effect="none", name="replaying_big")
     async def big() -> str:
@@ -399,8 +399,8 @@ async def test_a_file_is_checked_by_itself(tmp_path: Path) -> None:
             await verify_bundle(path)
 
 
-async def test_code_that_comes_to_something_new_before_the_step_is_not_said_to_go_through() -> None:
-    """A read that was not there before does not diverge; but it is not the step that was asked for."""
+async def test_replay_to_a_step_stops_at_a_new_step_before_it() -> None:
+    """A new read does not diverge, but the requested step is not reached."""
     is_new: list[bool] = []
 
     @limpet.tool(effect="none", name="replaying_look")
@@ -420,8 +420,8 @@ async def test_code_that_comes_to_something_new_before_the_step_is_not_said_to_g
         assert str(found).startswith("r reached the end of its log: replaying_look")
 
 
-async def test_replay_after_the_end_and_before_a_deploy() -> None:  # noqa: C901 - some agents
-    """What was told to a failed run later changes nothing; new waits and starts are named."""
+async def test_replay_ignores_events_after_the_end_and_reports_new_waits_and_starts() -> None:  # noqa: C901 - some agents
+    """A child's result that arrives after the run failed changes nothing."""
 
     @limpet.agent(name="regress_late")
     async def late(run: limpet.Run, fails: bool) -> str:
@@ -465,8 +465,8 @@ async def test_replay_after_the_end_and_before_a_deploy() -> None:  # noqa: C901
         assert len(await app.runs()) == 4
 
 
-async def test_a_fork_is_replayed_as_itself_in_its_shared_part() -> None:
-    """With its own input and results."""
+async def test_a_fork_is_replayed_with_its_own_input_and_results() -> None:
+    """Also in the prefix that it shares with the original run."""
     seen: list[tuple[int, int]] = []
 
     @limpet.tool(effect="none", name="regress_base")

@@ -1,4 +1,4 @@
-"""A run that is restored from a snapshot knows what its log says."""
+"""Snapshots: a restored memory equals the one built from the whole log."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ def learn(memory: Learned, events: Sequence[Event], fold: Fold) -> None:
 
 
 def cut_at(events: Sequence[Event], cut: int) -> bytes | None:
-    """What is remembered in the end by somebody who went on from a snapshot."""
+    """Return the final memory after restoring a snapshot at `cut`, or None if no snapshot is possible there."""
     first, again, fold = Learned(), Learned(), Fold()
     learn(first, events[:cut], fold)
     kept = first.dump()
@@ -28,8 +28,7 @@ def cut_at(events: Sequence[Event], cut: int) -> bytes | None:
     return again.dump()
 
 
-async def test_what_a_snapshot_keeps_is_what_the_log_teaches() -> None:
-    """Cut anywhere: what is remembered, restored and learnt on, is the same."""
+async def test_memory_restored_from_any_snapshot_equals_the_whole_log() -> None:
 
     @limpet.tool(effect="none")
     async def read(n: int) -> int:

@@ -1,4 +1,4 @@
-"""Types that move on: what was stored under an older version is one of today when it is read."""
+"""Versioned types: values stored under an older version are upgraded when they are read."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -46,8 +46,8 @@ OLD = {"order": "o1", "line": {"text": "it broke"}}
 NEW = Ticket(orders=["o1"], lines=[Line(words=["it", "broke"])])
 
 
-def test_every_place_in_an_annotation() -> None:
-    """At the top, in lists, mappings, tuples, choices and in fields of every kind of record."""
+def test_versioned_types_are_upgraded_anywhere_in_an_annotation() -> None:
+    """At the top level, in collections, unions and fields of every kind of record."""
 
     @dataclass
     class Held:
@@ -87,8 +87,7 @@ class Dot:
     x: int
 
 
-def test_structs_by_the_names_of_their_json() -> None:
-    """Whatever a field is called there."""
+def test_versioned_types_are_upgraded_in_renamed_struct_fields() -> None:
 
     class Struct(msgspec.Struct, rename="camel"):
         my_dots: list[Dot]
@@ -97,8 +96,7 @@ def test_structs_by_the_names_of_their_json() -> None:
     assert codec_of(Struct).load({"myDots": [{"y": 5}]}, {}) == Struct([Dot(5)])
 
 
-def test_from_any_version_on() -> None:
-    """Only the upgrades that are missing; what a newer version of the code wrote is refused."""
+def test_only_missing_upgrades_are_applied_and_newer_versions_are_refused() -> None:
     middle = {"orders": ["o1"], "line": {"words": ["it", "broke"]}}
     assert codec_of(Ticket).load(middle, {"Ticket": 2, "Line": 2}) == NEW
     with pytest.raises(limpet.InvalidValue, match="version 4 of Ticket"):
@@ -109,8 +107,7 @@ def test_from_any_version_on() -> None:
         codec_of(Ticket).load({"nothing": 1}, {})
 
 
-def test_versions_that_cannot_be() -> None:
-    """Each step must be there; a name means one type."""
+def test_incomplete_upgrades_and_duplicate_names_are_refused() -> None:
     for version, upgrades in ((2, {}), (3, {1: str}), (1, {1: str}), (2, {2: str})):
         with pytest.raises(limpet.DefinitionError):
             limpet.versioned(version, upgrades=upgrades)
@@ -123,8 +120,8 @@ def test_versions_that_cannot_be() -> None:
         versions_of(Other | Ticket)
 
 
-async def test_a_live_run_goes_on_with_newer_types() -> None:  # noqa: C901 - the old code and the new
-    """Its input, its data, results of tools and of agents, and arguments that are not compared any more."""
+async def test_a_live_run_continues_with_newer_types() -> None:  # noqa: C901 - the old code and the new
+    """Its input, data and results are upgraded; arguments of changed types are not compared."""
     seen: list[Any] = []
 
     async def old(run: limpet.Run[TicketOne], ticket: TicketOne) -> TicketOne:
@@ -195,8 +192,7 @@ async def test_a_live_run_goes_on_with_newer_types() -> None:  # noqa: C901 - th
         assert again.id == "fresh"
 
 
-async def test_a_dry_run_over_live_runs_says_which_would_fail() -> None:
-    """Before a deploy: an upgrade that does not work for one of them, in its input, a result or its data."""
+async def test_replay_all_reports_live_runs_whose_upgrade_fails() -> None:
 
     class Plain(BaseModel):
         n: int
@@ -239,8 +235,7 @@ async def test_a_dry_run_over_live_runs_says_which_would_fail() -> None:
         assert "ZeroDivisionError" in (found["r0"] or "")
 
 
-async def test_what_was_done_with_older_types_is_undone_with_newer_ones() -> None:
-    """A compensation gets its arguments as today's types have them, like its result."""
+async def test_a_compensation_receives_upgraded_arguments_and_result() -> None:
     undone: list[Any] = []
 
     async def code(run: limpet.Run) -> None:
@@ -278,8 +273,8 @@ async def test_what_was_done_with_older_types_is_undone_with_newer_ones() -> Non
         assert undone == [(NEW, NEW)]
 
 
-async def test_what_was_read_with_older_types_is_read_again_with_newer_ones() -> None:
-    """A loop of a model asks a source what it was asked last, as today's types have it."""
+async def test_a_source_is_read_again_with_upgraded_arguments() -> None:
+    """`run.read_again` repeats the last recorded arguments."""
     asked: list[Any] = []
 
     @limpet.external(ttl="5m", name="versions_source")

@@ -1,4 +1,4 @@
-"""One request and everything that can happen to it, in any order: what is done, and what the log must say of it."""
+"""One request and everything that can happen to it, in any order, checked against the log."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -18,14 +18,14 @@ from limpet.stores.postgres import PostgresBackend
 from limpet.stores.sqlite import SqliteBackend
 from limpet.testing.app import TestApp, TestSettings
 
-__all__ = ["OUTCOMES", "Case", "Kind", "State", "Trial", "all_cases", "backend_of", "outcome_of", "told"]
+__all__ = ["OUTCOMES", "Case", "Kind", "State", "Trial", "all_cases", "backend_of", "outcome_of", "summarize"]
 
 Kind = Literal["ask", "approval", "escalating"]
 State = Literal["pending", "running", "waiting", "parked", "paused", "cancelling", "completed", "failed", "cancelled"]
 Act = Literal["ask", "answer", "second", "cancel", "expire", "kill"]
 ACTS: tuple[Act, ...] = get_args(Act)
 ASKED: tuple[State, ...] = ("paused", "cancelling", "completed", "failed", "cancelled")
-"""States that a run is in after it has asked."""
+"""States of a run in which the request is already open."""
 ENDS = ("run.completed", "run.failed", "run.cancelled")
 HOUR = microseconds("1h")
 OUTCOMES = (
@@ -50,14 +50,15 @@ OUTCOMES = (
     "run.failed: expired raised",
     "run.failed: approved, expired raised",
 )
-"""All that can come of one: how the run ended, and how each of its requests did. A second request is there where the
-first was approved, and nobody used that in its time."""
-# Turns of the event loop after which nothing more comes of what was done, unless the log has grown.
+"""All possible outcomes: how the run ended, and how each of its requests ended. A second request exists if the first
+approval was not used before it expired.
+"""
+# Turns of the event loop after which a run without new events is idle.
 TURNS = 40
 
 
 class Case(NamedTuple):
-    """What is asked, in which state the run is meanwhile, and what happens."""
+    """The kind of request, the state of the run, and the order of events."""
 
     kind: Kind
     state: State
@@ -68,11 +69,11 @@ class Case(NamedTuple):
 
 
 def all_cases(groups: Iterable[tuple[Kind, State]]) -> list[Case]:
-    """Every order of every selection; with a second expiry where somebody else is asked, and else a second kill."""
-    return [Case(kind, state, order) for kind, state in groups for order in _orders(kind, state)]
+    """Return every order of every selection. Escalating cases may expire twice, others may be killed twice."""
+    return [Case(kind, state, order) for kind, state in groups for order in _orders_of(kind, state)]
 
 
-def _orders(kind: Kind, state: State) -> Iterator[tuple[Act, ...]]:
+def _orders_of(kind: Kind, state: State) -> Iterator[tuple[Act, ...]]:
     acts = tuple(act for act in ACTS if act != "ask" or state not in ASKED)
     for count in range(len(acts) + 1):
         yield from permutations(acts, count)
@@ -82,11 +83,11 @@ def _orders(kind: Kind, state: State) -> Iterator[tuple[Act, ...]]:
     )
 
 
-# What is done
+# The agent
 
 
-class Here:
-    """What the tools of this process know."""
+class Process:
+    """State that the tools of this process share."""
 
     held: asyncio.Event
     applied: list[tuple[str, str, Any]]
@@ -94,23 +95,23 @@ class Here:
 
 @limpet.tool(effect="idempotent", name="orders_begin")
 async def begin() -> None:
-    Here.applied.append(("begin", limpet.idempotency_key(), None))
+    Process.applied.append(("begin", limpet.idempotency_key(), None))
 
 
 @limpet.tool(effect="none", name="orders_hold")
 async def hold() -> None:
-    await Here.held.wait()
+    await Process.held.wait()
 
 
 @limpet.tool(effect="idempotent", name="orders_act")
 async def act(said: Any) -> Any:
-    Here.applied.append(("act", limpet.idempotency_key(), said))
+    Process.applied.append(("act", limpet.idempotency_key(), said))
     return said
 
 
 @limpet.tool(effect="idempotent", risk="external_action", name="orders_pay")
 async def pay(said: Any) -> Any:
-    Here.applied.append(("act", limpet.idempotency_key(), said))
+    Process.applied.append(("act", limpet.idempotency_key(), said))
     return said
 
 
@@ -130,7 +131,7 @@ async def _decide(run: limpet.Run, kind: str) -> Any:
 
 @limpet.agent(name="orders_agent", approvals=limpet.Approvals("external_action", to=["ops"], expires="1h"))
 async def agent(run: limpet.Run, case: dict[str, Any]) -> Any:
-    """An effect, a question, an effect; beside them perhaps something that takes long."""
+    """Run an effect, a request and an effect, optionally beside a step that blocks."""
     await run.step(begin)
     try:
         if not case["held"]:
@@ -140,12 +141,12 @@ async def agent(run: limpet.Run, case: dict[str, Any]) -> Any:
         return "rejected"
 
 
-# What the log says
+# Reading the log
 
 
 @dataclass
-class Asked:
-    """A request."""
+class LoggedRequest:
+    """One request, as recorded in the log."""
 
     id: str
     expires: int
@@ -157,26 +158,26 @@ class Asked:
 
 
 @dataclass
-class Told:
-    """What a log says of its requests, and of its run."""
+class LogSummary:
+    """A run and its requests, as recorded in the log."""
 
-    requests: dict[str, Asked] = field(default_factory=dict)
+    requests: dict[str, LoggedRequest] = field(default_factory=dict)
     granted: list[Any] = field(default_factory=list)
-    """Calls that used a grant."""
+    """Calls that used an approval."""
     cancelled: bool = False
     end: str = ""
     output: Any = None
     failure: str = ""
 
     @property
-    def last(self) -> Asked | None:
+    def last(self) -> LoggedRequest | None:
         """The newest request."""
         return next(reversed(self.requests.values()), None)
 
 
-def told(log: Sequence[EventView]) -> Told:
-    """Read a log; what is decided stays so."""
-    found = Told()
+def summarize(log: Sequence[EventView]) -> LogSummary:
+    """Read a log, and check that no decision changes."""
+    found = LogSummary()
     for event in log:
         assert not found.end, f"{event.kind} after the end"
         request = found.requests.get(event.body.get("request") or event.body.get("grant") or "")
@@ -185,12 +186,12 @@ def told(log: Sequence[EventView]) -> Told:
     return found
 
 
-def _open(found: Told, event: EventView, _: Asked | None) -> None:
+def _open(found: LogSummary, event: EventView, _: LoggedRequest | None) -> None:
     assert found.last is None or found.last.status != "open", "two requests are open"
-    found.requests[event.body["request"]] = Asked(event.body["request"], event.body["expires"])
+    found.requests[event.body["request"]] = LoggedRequest(event.body["request"], event.body["expires"])
 
 
-def _answer(found: Told, event: EventView, request: Asked | None) -> None:
+def _answer(found: LogSummary, event: EventView, request: LoggedRequest | None) -> None:
     body = event.body
     assert request is not None
     assert request.status == "open", f"answered after it was {request.status}"
@@ -200,7 +201,7 @@ def _answer(found: Told, event: EventView, request: Asked | None) -> None:
     request.said = body["answer"]["json"] if body.get("answer") else body["decision"]
 
 
-def _expire(_: Told, event: EventView, request: Asked | None) -> None:
+def _expire(_: LogSummary, event: EventView, request: LoggedRequest | None) -> None:
     assert request is not None
     assert request.status == "open", f"expired after it was {request.status}"
     assert event.time >= request.expires
@@ -211,18 +212,18 @@ def _expire(_: Told, event: EventView, request: Asked | None) -> None:
         request.status = "expired"
 
 
-def _withdraw(_: Told, __: EventView, request: Asked | None) -> None:
+def _withdraw(_: LogSummary, __: EventView, request: LoggedRequest | None) -> None:
     if request is not None:
         assert request.status == "open", f"withdrawn after it was {request.status}"
         request.status = "withdrawn"
 
 
-def _cancel(found: Told, _: EventView, __: Asked | None) -> None:
+def _cancel(found: LogSummary, _: EventView, __: LoggedRequest | None) -> None:
     found.cancelled = True
 
 
-def _start(found: Told, event: EventView, request: Asked | None) -> None:
-    """An effect uses a grant; one that a death cut short is repeated as it was, with the same key."""
+def _start(found: LogSummary, event: EventView, request: LoggedRequest | None) -> None:
+    """Check that an effect uses an approval. A call interrupted by a crash is repeated with the same key."""
     if event.body.get("risk") is None:
         return
     call = (event.body["name"], event.body["args"]["json"], event.body["key"])
@@ -230,18 +231,18 @@ def _start(found: Told, event: EventView, request: Asked | None) -> None:
         assert call in found.granted, "an effect without a grant"
         return
     assert request.status == "approved", f"an effect with a grant that is {request.status}"
-    assert event.time < request.expires, "an effect with a grant that is over"
+    assert event.time < request.expires, "an effect with an expired grant"
     request.uses += 1
     assert request.uses == 1, "a grant was used twice"
     found.granted.append(call)
 
 
-def _end(found: Told, event: EventView, _: Asked | None) -> None:
+def _end(found: LogSummary, event: EventView, _: LoggedRequest | None) -> None:
     body = event.body
     found.end = event.kind
     found.output = body["output"]["json"] if event.kind == "run.completed" else None
     found.failure = body["failure"]["type"] if event.kind == "run.failed" else ""
-    assert all(request.status != "open" for request in found.requests.values()), "it ended with an open request"
+    assert all(request.status != "open" for request in found.requests.values()), "the run ended with an open request"
 
 
 _READ = {
@@ -255,14 +256,14 @@ _READ = {
 }
 
 
-def outcome_of(found: Told) -> str:
-    """What came of it, in words."""
+def outcome_of(found: LogSummary) -> str:
+    """Describe how the run and its requests ended."""
     how = [f"{each.status}{' ' + each.outcome if each.outcome else ''}" for each in found.requests.values()]
     return f"{found.end or 'waits'}: {', '.join(how) or 'never asked'}"
 
 
-def refusal_of(found: Told, now: int) -> tuple[Any, ...] | None:
-    """What whoever answers now must be told, with what stands; nothing if the answer is to be taken."""
+def refusal_of(found: LogSummary, now: int) -> tuple[Any, ...] | None:
+    """Return the error that an answer must raise now, with its fields, or None if the answer must be accepted."""
     asked = found.last
     if asked is None:
         return (limpet.NotFound, "none")
@@ -276,8 +277,8 @@ def refusal_of(found: Told, now: int) -> tuple[Any, ...] | None:
     return (limpet.WrongState, "being cancelled") if found.cancelled else None
 
 
-def seen(error: limpet.LimpetError) -> tuple[Any, ...]:
-    """What an error says."""
+def fields_of(error: limpet.LimpetError) -> tuple[Any, ...]:
+    """Return an error's type and fields, comparable with `refusal_of`."""
     match error:
         case limpet.NotFound():
             return (limpet.NotFound, error.id)
@@ -291,11 +292,11 @@ def seen(error: limpet.LimpetError) -> tuple[Any, ...]:
             raise error
 
 
-# Trying it
+# Running a case
 
 
 def backend_of(url: str) -> Callable[[Clock], Backend]:
-    """A store whose clock a test moves, and that no other process writes to."""
+    """Return a store whose clock a test controls and that no other process writes to."""
 
     class File(SqliteBackend):
         capabilities = replace(SqliteBackend.capabilities, processes=False)
@@ -309,7 +310,7 @@ def backend_of(url: str) -> Callable[[Clock], Backend]:
 
 
 class Trial:
-    """A case, in a process of its own."""
+    """One case, run in its own app."""
 
     def __init__(self, case: Case, app: TestApp, run: str) -> None:
         self.case, self.app, self.id = case, app, run
@@ -318,7 +319,7 @@ class Trial:
 
     @classmethod
     async def run(cls, case: Case, backend: Callable[[Clock], Backend], run: str = "r1") -> str:
-        """Do everything, check everything; how it came out. Other runs may be in the same store."""
+        """Run and check a case, and return its outcome. The store may contain other runs."""
         async with _opened(case, backend) as app:
             trial = cls(case, app, run)
             await trial.prepare()
@@ -328,13 +329,13 @@ class Trial:
             return trial.outcome
 
     async def prepare(self) -> None:
-        """Bring the run into its state."""
+        """Bring the run into the state of the case."""
         state, app = self.case.state, self.app
         if state == "pending":
-            await self._leave()
+            await self._kill_worker()
         held = state in ("running", "cancelling")
         await app.start(agent, {"kind": self.case.kind, "held": held}, id=self.id)
-        await self._calm()
+        await self._settle()
         if state in ASKED:
             await self.do("ask")
         match state:
@@ -349,40 +350,40 @@ class Trial:
                 await self.do("expire")
             case _:
                 pass
-        await self._calm()
+        await self._settle()
         await self._check_state()
 
     async def _check_state(self) -> None:
-        row, found = await self.app.store.get(self.id), await self._told()
+        row, found = await self.app.store.get(self.id), await self._summary()
         wanted = {"waiting": "running", "parked": "waiting", "paused": "waiting", "cancelling": "running"}
         state = self.case.state
         if state == "failed" and self.case.kind == "escalating":
-            state = "completed"  # there silence has an answer
+            state = "completed"  # an escalating request takes its default instead
         assert row.status == wanted.get(state, state)
         assert found.cancelled == (state in ("cancelling", "cancelled"))
 
     async def do(self, what: Act) -> None:
-        """One thing happens."""
+        """Perform one event of the case."""
         match what:
             case "ask":
-                await self._tell(lambda: self.app.signal(self.id, "go", True))
+                await self._command(lambda: self.app.signal(self.id, "go", True))
                 if self.case.state == "pending":
-                    await self._come()
-                    await self._calm()
-                    await self._leave()
+                    await self._begin_worker()
+                    await self._settle()
+                    await self._kill_worker()
             case "answer" | "second":
                 await self._answer(what)
             case "cancel":
-                self._took_cancel |= await self._tell(lambda: self.app.cancel(self.id, reason="enough"))
+                self._took_cancel |= await self._command(lambda: self.app.cancel(self.id, reason="enough"))
             case "expire":
-                await self._pass(HOUR)
+                await self._advance(HOUR)
             case "kill":
                 await self._kill()
-        await self._calm()
+        await self._settle()
 
-    async def _tell(self, tell: Callable[[], Any]) -> bool:
-        """A command that is taken unless the run has ended."""
-        found = await self._told()
+    async def _command(self, tell: Callable[[], Any]) -> bool:
+        """Send a command, and check that it is accepted unless the run has ended."""
+        found = await self._summary()
         try:
             await tell()
         except limpet.WrongState:
@@ -392,7 +393,7 @@ class Trial:
         return True
 
     async def _answer(self, which: Act) -> None:
-        found = await self._told()
+        found = await self._summary()
         request = found.last.id if found.last is not None else "none"
         expected = refusal_of(found, await self.app.store.now())
         by, first = ("ann", True) if which == "answer" else ("bob", False)
@@ -404,43 +405,43 @@ class Trial:
             else:
                 await self.app.reject(request, by=by, because="no")
         except limpet.LimpetError as error:
-            assert seen(error) == expected  # noqa: PT017 - it may as well be taken
+            assert fields_of(error) == expected  # noqa: PT017 - the answer may be accepted
         else:
-            assert expected is None, f"it was taken, and should be {expected}"
-            after = (await self._told()).requests[request]
+            assert expected is None, f"the answer was accepted, expected {expected}"
+            after = (await self._summary()).requests[request]
             assert (after.by, after.status != "open") == (by, True)
 
     async def _kill(self) -> None:
-        if self.case.state == "pending":  # whoever takes the run dies with its first commit
+        if self.case.state == "pending":  # the worker that claims the run dies at its first commit
             self.app.crash_at("after")
-            await self._come()
+            await self._begin_worker()
             await self._turn()
-            await self._leave()
+            await self._kill_worker()
             self.app._test_settings.faulty.faults.clear()
             self.app._test_settings.faulty.is_down = False
         else:
             await self.app.crash()
 
     async def finish(self) -> None:
-        """The faults stop, the world answers; what is asked is in the inbox, and time brings all else to an end."""
-        Here.held.set()
+        """End all faults, then check that the run finishes or waits with an open request."""
+        Process.held.set()
         if self.app._worker_loop is None:
-            await self._come()
-        if self.case.state == "paused" and not (await self._told()).end:
+            await self._begin_worker()
+        if self.case.state == "paused" and not (await self._summary()).end:
             await self.app.resume(self.id)
-        await self._calm()
+        await self._settle()
         for _ in range(3):
-            await self._check_standing()
-            await self._pass(HOUR)
-        found = await self._told()
+            await self._check_status()
+            await self._advance(HOUR)
+        found = await self._summary()
         self._check_end(found)
         await self.app.verify(self.id)
         assert await self.app.store.check_rows(self.id) == []
         self.outcome = outcome_of(found)
 
-    async def _check_standing(self) -> None:
-        """The run has ended, or waits for just what the log says."""
-        found, row = await self._told(), await self.app.store.get(self.id)
+    async def _check_status(self) -> None:
+        """Check that the run has ended, or waits for what the log shows."""
+        found, row = await self._summary(), await self.app.store.get(self.id)
         inbox = [request.id for request in await self.app.inbox(run=self.id)]
         if found.end:
             assert (f"run.{row.status}", inbox) == (found.end, [])
@@ -451,9 +452,9 @@ class Trial:
             assert row.status == "waiting"
             assert list(row.waits) == [f"person:{inbox[0]}" if inbox else "signal:go"]
 
-    def _check_end(self, found: Told) -> None:
-        acted = [each for each in Here.applied if each[0] == "act"]
-        begun = [each for each in Here.applied if each[0] == "begin"]
+    def _check_end(self, found: LogSummary) -> None:
+        acted = [each for each in Process.applied if each[0] == "act"]
+        begun = [each for each in Process.applied if each[0] == "begin"]
         assert len({key for _, key, _ in acted}) == len(acted) <= 1, "an effect took place twice"
         assert len({key for _, key, _ in begun}) <= 1
         assert len(begun) == 1 or "kill" in self.case.order or found.cancelled
@@ -473,31 +474,31 @@ class Trial:
             assert (found.end, found.output) == ("run.completed", said)
             assert len(acted) == (self.case.kind != "approval" or said == "approved")
 
-    # The world
+    # Controlling the worker and the clock
 
-    async def _told(self) -> Told:
-        return told(await self.app.log(self.id))
+    async def _summary(self) -> LogSummary:
+        return summarize(await self.app.log(self.id))
 
-    async def _leave(self) -> None:
-        """The worker is killed, and there is no other."""
+    async def _kill_worker(self) -> None:
+        """Kill the worker and start no other."""
         if self.app._worker_loop is not None:
             await self.app._worker_loop.kill()
             self.app._worker_loop = None
 
-    async def _come(self) -> None:
+    async def _begin_worker(self) -> None:
         await self.app._start_worker(self.app._test_settings.worker or Worker())
 
-    async def _pass(self, how_long: int) -> None:
-        """Let time pass; whatever takes long still does."""
+    async def _advance(self, how_long: int) -> None:
+        """Advance the clock step by step; blocked tools stay blocked."""
         clock = self.app._test_settings.frozen
         target = clock.now() + how_long
         while clock.now() < target:
             due = [time for time in (clock.next_alarm, await self.app._next_wake()) if time is not None]
             clock.set(min([target, *(time for time in due if time > clock.now())]))
-            await self._calm()
+            await self._settle()
 
-    async def _calm(self) -> None:
-        """Until nothing more happens by itself."""
+    async def _settle(self) -> None:
+        """Run the event loop until the log no longer grows."""
         seq = -1
         while seq != (seq := (await self.app.store.get(self.id)).seq):
             if self.app._worker_loop is not None:
@@ -514,7 +515,7 @@ async def _opened(case: Case, backend: Callable[[Clock], Backend]) -> AsyncItera
     settings = TestSettings(backend)
     settings.ids = RandomIds(settings.clock)
     if case.state == "waiting":
-        settings.linger = 100 * HOUR  # it stays in memory
-    Here.held, Here.applied = asyncio.Event(), []
+        settings.linger = 100 * HOUR  # the run stays in memory
+    Process.held, Process.applied = asyncio.Event(), []
     async with TestApp(settings, [agent]) as app:
         yield app

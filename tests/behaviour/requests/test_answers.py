@@ -1,4 +1,4 @@
-"""What is answered and what a model says: kept as it was meant, or refused."""
+"""Answers, model replies and arguments are stored as given, or refused."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ async def asker(run: limpet.Run) -> Any:
 
 @pytest.mark.parametrize("answer", [{1: 2}, {1, 2}, frozenset(), [{"a": {2: 3}}], {"a": [{1}]}, {None: 1}])
 async def test_an_answer_that_json_would_change_is_refused(answer: Any) -> None:
-    """Keys that are not text, and sets: the request stays open for a right one."""
+    """Keys that are not strings, and sets. The request stays open."""
     async with testing.app(asker) as app:
         handle = await app.start(asker)
         await app.settle()
@@ -27,8 +27,8 @@ async def test_an_answer_that_json_would_change_is_refused(answer: Any) -> None:
         assert await handle.result() == {"1": [2]}
 
 
-class Halves:
-    """A model of the user's own, whose JSON holds half of a character, as servers send them."""
+class HalfCharacterModel:
+    """A custom model whose replies contain unpaired surrogates, as some servers send them."""
 
     name = "own:halves"
 
@@ -52,9 +52,9 @@ async def look(what: str) -> str:
     return what
 
 
-async def test_half_of_a_character_in_a_models_reply_is_paid_for_once() -> None:
-    """It is replaced when the reply is taken: refusing it would ask, and pay, again and again."""
-    model = Halves()
+async def test_an_unpaired_surrogate_in_a_reply_is_replaced() -> None:
+    """Refusing the reply would call the model, and pay for it, over and over."""
+    model = HalfCharacterModel()
     bot = limpet.llm_agent("answers_bot", model=model, instructions="Help.", tools=[look])
     async with testing.app(bot) as app:
         assert await app.run(bot, "go", id="r1") == "half 😀 a \ufffd"
@@ -63,8 +63,8 @@ async def test_half_of_a_character_in_a_models_reply_is_paid_for_once() -> None:
 
 
 @pytest.mark.parametrize("note", [None, 5, "\ud800"])
-async def test_what_a_tool_says_of_its_progress_is_checked_in_the_tool(note: Any) -> None:
-    """The run goes on, and can be read."""
+async def test_invalid_progress_raises_inside_the_tool(note: Any) -> None:
+    """The tool can catch the error, and the log stays readable."""
 
     @limpet.tool(effect="none")
     async def slow() -> str:
@@ -83,8 +83,8 @@ async def test_what_a_tool_says_of_its_progress_is_checked_in_the_tool(note: Any
         await app.verify("r1")
 
 
-async def test_a_verb_with_a_wrong_argument_fails_the_run_readably() -> None:
-    """As any other error of the code does: it names the argument, and the run does not wait for an operator."""
+async def test_an_invalid_argument_of_a_run_method_fails_the_run() -> None:
+    """The error names the argument, and the run does not wait for an operator."""
 
     @limpet.agent(name="answers_wrong")
     async def agent(run: limpet.Run) -> None:
@@ -98,8 +98,8 @@ async def test_a_verb_with_a_wrong_argument_fails_the_run_readably() -> None:
         assert [event.kind for event in await app.log("r1")] == ["run.created", "run.claimed", "run.failed"]
 
 
-async def test_a_command_with_a_wrong_argument_is_not_taken_and_the_next_one_is() -> None:
-    """`cancel(reason=None)` said success, and the run could never be cancelled again."""
+async def test_a_command_with_an_invalid_argument_is_refused() -> None:
+    """Regression: `cancel(reason=None)` returned success, and the run could never be cancelled again."""
     async with testing.app(asker) as app:
         handle = await app.start(asker, id="r1")
         await app.settle()
@@ -113,8 +113,7 @@ async def test_a_command_with_a_wrong_argument_is_not_taken_and_the_next_one_is(
             await handle.result()
 
 
-async def test_a_question_that_is_not_yes_or_no_is_not_rejected() -> None:
-    """It is answered."""
+async def test_a_request_with_options_cannot_be_rejected() -> None:
 
     @limpet.agent()
     async def agent(run: limpet.Run) -> str:

@@ -25,8 +25,8 @@ async def mail(text: str) -> str:
     return text
 
 
-async def test_an_approval_is_bound_to_what_was_shown() -> None:
-    """Other arguments need another answer; the old request leaves the inbox."""
+async def test_an_approval_applies_only_to_the_arguments_shown() -> None:
+    """Other arguments open another request."""
     amount = {"cents": 5}
 
     @limpet.tool(effect="once", risk="pay")
@@ -53,8 +53,8 @@ async def test_an_approval_is_bound_to_what_was_shown() -> None:
         assert await handle.result() == 7
 
 
-async def test_an_approved_step_is_retried_and_an_escalated_approval_counts() -> None:
-    """The approval is used once, for all attempts; its time is that of the person it went on to."""
+async def test_an_escalated_approval_covers_all_attempts_of_its_step() -> None:
+    """The approval is used once for all attempts. Its expiry is that of the escalation."""
 
     @limpet.tool(effect="idempotent", risk="pay", retry=limpet.Retry(3))
     async def pay() -> str:
@@ -75,8 +75,8 @@ async def test_an_approved_step_is_retried_and_an_escalated_approval_counts() ->
         assert (await kinds(app, handle.id)).count("run.released") == 0
 
 
-async def test_a_step_that_waits_for_a_word_keeps_its_number() -> None:
-    """Though another begins meanwhile, and the run is parked."""
+async def test_a_step_waiting_for_approval_keeps_its_number() -> None:
+    """Although another step starts meanwhile and the run is parked."""
 
     @limpet.tool(effect="once", risk="pay")
     async def pay() -> str:
@@ -100,8 +100,8 @@ async def test_a_step_that_waits_for_a_word_keeps_its_number() -> None:
 
 
 @pytest.mark.parametrize("how", ["rejected", "expired"])
-async def test_an_effect_after_a_refusal_is_found_again(how: str) -> None:
-    """The refused step has no beginning in the log, but its request has an end."""
+async def test_an_effect_after_a_refused_step_is_not_repeated(how: str) -> None:
+    """The refused step has no start event in the log, but its request has an end."""
 
     @limpet.agent(approvals=limpet.Approvals("pay", expires="1h"))
     async def agent(run: limpet.Run) -> str:
@@ -127,8 +127,7 @@ async def test_an_effect_after_a_refusal_is_found_again(how: str) -> None:
         assert (len(app.calls(pay)), len(app.calls(mail))) == (0, 1)
 
 
-async def test_a_later_permission_does_not_turn_a_rejection_round() -> None:
-    """Not even one for all calls of that tool."""
+async def test_a_later_standing_approval_does_not_reverse_a_rejection() -> None:
 
     @limpet.agent(approvals=limpet.Approvals("pay"))
     async def agent(run: limpet.Run) -> list[Any]:
@@ -155,10 +154,10 @@ async def test_a_later_permission_does_not_turn_a_rejection_round() -> None:
 
 
 @pytest.mark.parametrize(("to", "cents", "is_asked"), [("bob", 5, False), ("ann", 6, True)])
-async def test_a_rejection_is_of_a_call_not_of_a_policy(to: str, cents: int, is_asked: bool) -> None:
-    """Who would be asked today does not matter; another call needs another word."""
+async def test_a_rejection_applies_to_its_call_even_if_the_policy_changes(to: str, cents: int, is_asked: bool) -> None:
+    """A call with other arguments opens another request."""
 
-    def release(to: str, cents: int) -> limpet.Agent[None, str]:
+    def deployment(to: str, cents: int) -> limpet.Agent[None, str]:
         @limpet.agent(name="released", approvals=limpet.Approvals("pay", to=to))
         async def agent(run: limpet.Run) -> str:
             try:
@@ -170,13 +169,13 @@ async def test_a_rejection_is_of_a_call_not_of_a_policy(to: str, cents: int, is_
 
         return agent
 
-    first = release("ann", 5)
+    first = deployment("ann", 5)
     async with testing.app(first) as app:
         handle = await app.start(first)
         await app.settle()
         await app.reject((await app.inbox())[0], by="ann", because="no")
         await app.settle()
-        app.deploy(release(to, cents))
+        app.deploy(deployment(to, cents))
         await app.crash()
         await app.advance("1h")
         assert [request.args for request in await app.inbox()] == ([{"cents": 6}] if is_asked else [])
@@ -185,8 +184,8 @@ async def test_a_rejection_is_of_a_call_not_of_a_policy(to: str, cents: int, is_
         assert app.calls(pay) == []
 
 
-async def test_a_standing_permission_leaves_the_call_as_it_was_approved() -> None:
-    """The person's arguments are for this call; others come as the code makes them."""
+async def test_edited_arguments_of_a_standing_approval_apply_to_one_call() -> None:
+    """Later calls use the arguments that the code passes."""
 
     @limpet.agent(approvals=limpet.Approvals("pay"))
     async def agent(run: limpet.Run) -> list[int]:
@@ -199,8 +198,8 @@ async def test_a_standing_permission_leaves_the_call_as_it_was_approved() -> Non
         assert await handle.result() == [5, 2]
 
 
-async def test_a_permission_that_is_revoked_meanwhile_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between looking at it and writing down that the step begins."""
+async def test_a_standing_approval_revoked_before_the_start_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is revoked between the check and the append of the step's start."""
 
     @limpet.agent(approvals=limpet.Approvals("pay"))
     async def agent(run: limpet.Run) -> list[int]:
@@ -234,8 +233,8 @@ def _nothing_done() -> None:
     done.clear()
 
 
-async def test_an_approval_that_was_used_is_not_used_again() -> None:
-    """A step that failed, and is resumed, asks again."""
+async def test_a_used_approval_is_not_used_again() -> None:
+    """A step that failed and is resumed opens another request."""
     broken = True
 
     @limpet.tool(effect="once", risk="money", name="regress_pay")
@@ -269,7 +268,6 @@ RISKY = limpet.Approvals("external_action", to="finance")
 
 
 async def test_an_approved_transaction_that_is_retried_uses_its_approval_once(tmp_path: Path) -> None:
-    """The first attempt has used it."""
     tries: list[int] = []
 
     @limpet.tool(effect="transaction", risk="external_action", retry=limpet.Retry(2, first=0))
@@ -293,8 +291,8 @@ async def test_an_approved_transaction_that_is_retried_uses_its_approval_once(tm
     assert len(tries) == 2
 
 
-async def test_a_policy_that_comes_back_asks_anew() -> None:
-    """Who was asked under another one meanwhile is no reason to stop."""
+async def test_a_restored_policy_opens_a_new_request() -> None:
+    """Requests that another policy opened meanwhile do not stop the run."""
 
     @limpet.tool(effect="idempotent", risk="external_action")
     async def pay() -> str:

@@ -1,4 +1,4 @@
-"""What a person has approved is what is done: other arguments need another answer, edited ones stay as they were."""
+"""A step runs with exactly the arguments that a person approved or edited."""
 
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ APPROVALS = limpet.Approvals("external_action", to=["finance"])
 WHEN = ("before it is approved", "after it is approved")
 
 
-class Here:
-    """What lies outside of runs."""
+class World:
+    """State outside of runs."""
 
     cents = 100
 
@@ -25,14 +25,14 @@ async def pay(order: str, cents: int) -> str:
 
 
 def payer(how: str, cents: int = 100) -> limpet.Agent[str, str]:
-    """Code that pays so much: as it says, as its state says, or as the world says."""
+    """Return an agent that takes the amount from its code, its state or the outside world."""
 
     @limpet.agent(name="edits_payer", approvals=APPROVALS)
     async def agent(run: limpet.Run, order: str) -> str:
         if how == "the world":
-            return await run.step(pay, order, Here.cents)
+            return await run.step(pay, order, World.cents)
         if how == "a read":
-            await run.patch(facts={"cents": Here.cents})
+            await run.patch(facts={"cents": World.cents})
         else:
             await run.patch(facts={"cents": cents})
         wanted: int = run.state.facts["cents"] if how != "its code" else cents
@@ -42,7 +42,7 @@ def payer(how: str, cents: int = 100) -> limpet.Agent[str, str]:
 
 
 async def approve_shown(app: TestApp, cents: int) -> limpet.Request:
-    """The one request, which shows this."""
+    """Approve the one request after checking the amount that it shows."""
     [request] = await app.inbox()
     assert request.args == {"order": "o1", "cents": cents}
     await app.approve(request, by="ann")
@@ -51,21 +51,21 @@ async def approve_shown(app: TestApp, cents: int) -> limpet.Request:
 
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("how", ["its code", "the world"])
-async def test_other_arguments_need_another_answer(how: str, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The code was edited, or what feeds the argument changed, between the answer and the effect."""
+async def test_changed_arguments_need_another_approval(how: str, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code or the data behind the argument changes before or after the approval."""
     async with testing.app(payer(how)) as app:
         handle = await app.start(payer(how), "o1", id="r1")
         await app.settle()
         [first] = await app.inbox()
         if when == WHEN[1]:
             app.crash_at("after", "request.answered")
-            await app.approve(first, by="ann")  # and nobody has acted on it
-        monkeypatch.setattr(Here, "cents", 200)
+            await app.approve(first, by="ann")  # no worker has acted on it yet
+        monkeypatch.setattr(World, "cents", 200)
         app.deploy(payer(how, 200))
         await app.crash()
         await app.settle()
         if when == WHEN[0]:
-            await app.approve(first, by="ann")  # it is an answer to what was shown
+            await app.approve(first, by="ann")  # it approves the arguments shown
             await app.settle()
         assert app.calls(pay) == []
         [second] = await app.inbox()
@@ -81,7 +81,9 @@ async def test_other_arguments_need_another_answer(how: str, when: str, monkeypa
 
 
 async def check_grants(app: TestApp, run: str) -> None:
-    """The one effect used the approval of just these arguments; so did what is known not to have been applied."""
+    """Check that the effect used the approval of exactly its arguments; so did any earlier attempt that was not
+    applied.
+    """
     log = await app.log(run)
     started, *again = [event.body for event in log if event.kind == "step.started"]
     assert all((each["args"], each["key"]) == (started["args"], started["key"]) for each in again)
@@ -94,17 +96,17 @@ async def check_grants(app: TestApp, run: str) -> None:
 
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("how", ["its state", "a read"])
-async def test_a_state_that_is_patched_anew_is_what_it_was(
+async def test_replay_uses_the_recorded_patch_for_an_approved_argument(
     how: str, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The record of a patch stands: the argument is what was shown, and the answer is for it."""
+    """Changed code would patch another value, but the recorded patch is used, so the approval applies."""
     async with testing.app(payer(how)) as app:
         handle = await app.start(payer(how), "o1", id="r1")
         await app.settle()
         if when == WHEN[1]:
             app.crash_at("after", "request.answered")
             await approve_shown(app, 100)
-        monkeypatch.setattr(Here, "cents", 200)
+        monkeypatch.setattr(World, "cents", 200)
         app.deploy(payer(how, 200))
         await app.crash()
         await app.settle()
@@ -116,8 +118,8 @@ async def test_a_state_that_is_patched_anew_is_what_it_was(
         await check_grants(app, "r1")
 
 
-async def test_a_signal_that_changes_the_argument_needs_another_answer() -> None:
-    """State that is patched while somebody thinks about it: what was approved before is not what would be done."""
+async def test_a_signal_that_changes_the_argument_needs_another_approval() -> None:
+    """The approval of the first call does not cover the second, whose argument has changed."""
 
     @limpet.agent(name="edits_waits", approvals=limpet.Approvals("external_action", to=["finance"], expires="1h"))
     async def agent(run: limpet.Run, order: str) -> list[str]:
@@ -149,8 +151,8 @@ EDITED: dict[str, Any] = {"cents": 5}
 
 @pytest.mark.parametrize("place", ["request.answered", "wait.ended", "step.completed", "run.waiting"])
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_edited_arguments_do_not_diverge(when: Any, place: str) -> None:
-    """Whoever resumes does what the person wrote, once, whatever its own code says."""
+async def test_edited_arguments_are_used_once_after_a_crash(when: Any, place: str) -> None:
+    """The resumed run calls the tool with the person's arguments, not with those of its code."""
 
     @limpet.agent(name="edits_plain", approvals=APPROVALS)
     async def agent(run: limpet.Run, order: str) -> list[Any]:
@@ -165,7 +167,7 @@ async def test_edited_arguments_do_not_diverge(when: Any, place: str) -> None:
         await app.approve(request, by="ann", args=EDITED)
         await app.settle()
         for request in await app.inbox():
-            if request.kind == "unknown":  # it died about the effect
+            if request.kind == "unknown":  # the worker died during the effect
                 await app.answer(request, {"applied": "o1: 5"} if app.calls(pay) else "not_applied", by="ann")
                 await app.settle()
         await app.crash()
@@ -180,20 +182,18 @@ async def test_edited_arguments_do_not_diverge(when: Any, place: str) -> None:
 
 @limpet.agent(name="edits_resumed", approvals=APPROVALS)
 async def resumed(run: limpet.Run, order: str) -> list[str]:
-    """Two payments, which a person edits."""
+    """Two payments whose arguments a person edits."""
     return [await run.step(pay, order, 700), await run.step(pay, order, 800)]
 
 
 async def test_edited_arguments_survive_a_resume_at_every_commit() -> None:
-    """The same result and the same effects each time."""
     places = await testing.always_resume(
         resumed, "o1", answers={"edits_pay": EDITED}, prepare=lambda app: app.stub(pay, "paid")
     )
     assert places > 6
 
 
-async def test_a_read_is_repeated_with_the_arguments_that_a_person_gave() -> None:
-    """Its worker died before it was tried again."""
+async def test_a_read_is_retried_with_edited_arguments_after_a_crash() -> None:
 
     @limpet.tool(effect="none", risk="external_action", retry=limpet.Retry(2), name="edits_look")
     async def look(days: int) -> int:
@@ -216,16 +216,16 @@ async def test_a_read_is_repeated_with_the_arguments_that_a_person_gave() -> Non
 RISKY = limpet.Approvals("external_action", to="finance")
 
 
-def limpet_elsewhere(request: limpet.Request) -> limpet.Request:
-    """The same request, in a process that does not have the tool."""
+def without_tool(request: limpet.Request) -> limpet.Request:
+    """Return the request after removing its tool from this process."""
     from limpet.engine.definitions import tools  # noqa: PLC0415
 
     tools._tools.pop("elsewhere", None)
     return request
 
 
-async def test_edited_arguments_are_checked_where_the_tool_is_not(tmp_path: Path) -> None:
-    """By the schema that came with the request."""
+async def test_edited_arguments_are_validated_without_the_tool(tmp_path: Path) -> None:
+    """They are validated with the schema stored in the request."""
 
     @limpet.tool(effect="idempotent", risk="external_action", name="elsewhere")
     async def pay(cents: int) -> int:
@@ -241,6 +241,6 @@ async def test_edited_arguments_are_checked_where_the_tool_is_not(tmp_path: Path
         [request] = await app.inbox()
         for wrong in ({"cents": "many"}, {"dollars": 1}):
             with pytest.raises(limpet.InvalidAnswer):
-                await app.approve(limpet_elsewhere(request), by="ann", args=wrong)
+                await app.approve(without_tool(request), by="ann", args=wrong)
         await app.approve(request, by="ann", args={"cents": 5})
         assert await handle.result() == 5

@@ -1,4 +1,4 @@
-"""A person is asked instead of a failure, where the agent says so."""
+"""Escalations: a person is asked before a step fails, if the agent is configured so."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ from limpet import testing
     ("said", "calls", "result"),
     [("retry", 2, "worked"), ("fail", 1, "ValueError"), ({"result": "by hand"}, 1, "by hand")],
 )
-async def test_an_error_class_goes_to_a_person(said: Any, calls: int, result: str) -> None:
-    """Who tries it again, lets it fail, or says what it should have given."""
+async def test_a_listed_error_goes_to_a_person(said: Any, calls: int, result: str) -> None:
+    """The person can retry, let the step fail, or give its result."""
 
     @limpet.tool(effect="none")
     async def look() -> str:
@@ -40,8 +40,7 @@ async def test_an_error_class_goes_to_a_person(said: Any, calls: int, result: st
         assert len(app.calls(look)) == calls
 
 
-async def test_other_errors_fail_as_they_do() -> None:
-    """Only what was named escalates."""
+async def test_an_unlisted_error_fails_the_run() -> None:
 
     @limpet.tool(effect="none")
     async def look() -> None:
@@ -56,8 +55,8 @@ async def test_other_errors_fail_as_they_do() -> None:
             await app.run(agent)
 
 
-async def test_attempts_that_are_used_up_go_to_a_person() -> None:
-    """As often as they are: each round of attempts is asked about."""
+async def test_a_step_that_exhausts_its_retries_goes_to_a_person() -> None:
+    """After each further failed attempt the person is asked again."""
 
     @limpet.tool(effect="none", retry=limpet.Retry(2))
     async def look() -> str:
@@ -78,8 +77,8 @@ async def test_attempts_that_are_used_up_go_to_a_person() -> None:
         assert await handle.result() == "worked"
 
 
-async def test_an_idempotent_effect_that_nobody_knows_goes_to_a_person() -> None:
-    """Instead of OutcomeUnknown."""
+async def test_an_idempotent_effect_with_an_unknown_outcome_goes_to_a_person() -> None:
+    """Without the escalation, the code would get OutcomeUnknown."""
 
     @limpet.tool(effect="idempotent")
     async def pay() -> str:
@@ -100,7 +99,7 @@ async def test_an_idempotent_effect_that_nobody_knows_goes_to_a_person() -> None
 
 @pytest.mark.parametrize("said", ["go on", "stop"])
 async def test_budget_pressure_goes_to_a_person(said: str) -> None:
-    """Once for a limit; the run goes on, or the step is refused."""
+    """Once per limit. The run continues, or the step is refused."""
 
     @limpet.tool(effect="none")
     async def look(n: int) -> int:
@@ -128,8 +127,8 @@ async def test_budget_pressure_goes_to_a_person(said: str) -> None:
 
 
 @pytest.mark.parametrize(("sure", "chosen"), [(0.5, "none"), (0.9, "full"), (None, "full")])
-async def test_a_doubtful_decision_goes_to_a_person(sure: float | None, chosen: str) -> None:
-    """Whose choice stands, live and on replay, with who made it."""
+async def test_a_decision_with_low_confidence_goes_to_a_person(sure: float | None, chosen: str) -> None:
+    """The person's choice and name are recorded and used on replay."""
 
     @limpet.agent(escalate=limpet.Escalate(confidence=0.8))
     async def agent(run: limpet.Run) -> list[str]:
@@ -154,15 +153,15 @@ async def test_a_doubtful_decision_goes_to_a_person(sure: float | None, chosen: 
         assert made["because"].startswith("ann decided" if sure == 0.5 else "it broke")
 
 
-def test_an_escalation_says_when() -> None:
-    """Otherwise it would never happen."""
+def test_an_escalation_without_a_condition_is_refused() -> None:
+    """A confidence above 1 is refused, too."""
     for wrong in ({}, {"confidence": 1.5}):
         with pytest.raises(limpet.DefinitionError):
             limpet.Escalate(**wrong)  # type: ignore[arg-type]
 
 
-async def test_a_resume_escalates_anew() -> None:
-    """What was said to an earlier failure is not taken for an answer to this one."""
+async def test_a_resumed_failure_escalates_again() -> None:
+    """The answer to the earlier failure is not reused."""
 
     @limpet.tool(effect="none")
     async def look() -> int:

@@ -1,11 +1,11 @@
 """Everything that can happen to a request, in every order and every state of its run: one decision or none.
 
-The first answer stands, later ones are told what stands; nothing is done twice or without a grant; when the faults
-stop and time passes, every run ends or waits for what its log says. Some 300 of them, or all with `--full`.
+The first answer is final, and later ones get an error that names it. No effect happens twice or without approval. When
+the faults stop, every run ends or waits for what its log shows. Runs about 300 orders, or all with `--full`.
 """
 
 import os
-import random  # noqa: TID251 - which of them
+import random  # noqa: TID251 - a seeded sample
 from collections import Counter
 from collections.abc import Callable
 from itertools import product
@@ -22,16 +22,16 @@ SEED = int(os.environ.get("LIMPET_SEED", "1"))
 GROUPS = [*product(get_args(Kind), get_args(State))]
 EACH = -(-300 // len(GROUPS))
 REACHED: dict[tuple[Kind, State], set[str]] = {}
-"""What came of all orders of a group."""
+"""Outcomes reached by each group."""
 
 
-def some(cases: list[Case], count: int) -> list[Case]:
-    """So many of them, chosen by the seed."""
+def choose(cases: list[Case], count: int) -> list[Case]:
+    """Return `count` cases, chosen by the seed."""
     return random.Random(SEED).sample(cases, count)
 
 
-async def all_hold(cases: list[Case], backend: Callable[[Clock], Backend], *, apart: bool) -> Counter[str]:
-    """Try them; how they came out. Each in a store of its own, or all in one."""
+async def run_cases(cases: list[Case], backend: Callable[[Clock], Backend], *, apart: bool) -> Counter[str]:
+    """Run the cases and count their outcomes, each in its own store (`apart`) or all in one."""
     print(f"LIMPET_SEED={SEED}: {len(cases)} orders")
     outcomes: Counter[str] = Counter()
     for number, case in enumerate(cases):
@@ -46,25 +46,25 @@ async def all_hold(cases: list[Case], backend: Callable[[Clock], Backend], *, ap
 
 
 @pytest.mark.parametrize(("kind", "state"), GROUPS)
-async def test_every_order_in_memory(kind: Kind, state: State, full: bool) -> None:
-    """All of them with `--full`, else a dozen of each kind and state."""
+async def test_requests_are_decided_once_in_every_order_of_events(kind: Kind, state: State, full: bool) -> None:
+    """All orders with `--full`, otherwise twelve per kind and state."""
     cases = all_cases([(kind, state)])
-    outcomes = await all_hold(cases if full else some(cases, EACH), backend_of("memory:"), apart=True)
+    outcomes = await run_cases(cases if full else choose(cases, EACH), backend_of("memory:"), apart=True)
     REACHED[kind, state] = set(outcomes)
 
 
-def test_every_outcome_that_has_a_name_is_reached(full: bool) -> None:
-    """And others there are none."""
+def test_every_listed_outcome_is_reached(full: bool) -> None:
+    """Checked only with `--full`, and only if all groups ran in this process."""
     if full and len(REACHED) == len(GROUPS):
         assert set().union(*REACHED.values()) == set(OUTCOMES)
 
 
 @pytest.mark.parametrize(("store", "count"), [("sqlite", 2), ("postgres", 1)])
-async def test_orders_in_a_database(
+async def test_requests_are_decided_once_in_a_database(
     store: str, count: int, full: bool, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """The same where rows are written and read: a few of each kind and state, in one store."""
+    """A few orders per kind and state, all in one store."""
     url = str(tmp_path / "orders.db") if store == "sqlite" else request.getfixturevalue("postgres_schema")
     wanted = count * 10 if full else count
-    cases = [case for group in GROUPS for case in some(all_cases([group]), wanted)]
-    await all_hold(cases, backend_of(url), apart=False)
+    cases = [case for group in GROUPS for case in choose(all_cases([group]), wanted)]
+    await run_cases(cases, backend_of(url), apart=False)

@@ -1,4 +1,4 @@
-"""People: what they are shown, what they may decide, standing permissions, and who is told."""
+"""Requests: their context, who may decide, standing approvals, and notifications."""
 
 import asyncio
 import json
@@ -48,8 +48,8 @@ async def support(run: limpet.Run, order: str) -> str:
     return first + " and " + await run.step(refund, order, 7)
 
 
-async def test_a_request_carries_what_a_person_needs() -> None:
-    """The input, what was done and why it stopped, and what each choice causes."""
+async def test_a_request_shows_the_context_of_the_decision() -> None:
+    """The input, past steps and errors, the reason, and the effect of each choice."""
     async with testing.app(support) as app:
         await app.start(support, "o-1", id="r1")
         await app.settle()
@@ -71,8 +71,8 @@ async def test_a_request_carries_what_a_person_needs() -> None:
         assert shown.silence == "The request then goes to boss."
 
 
-async def test_a_brief_is_bounded() -> None:
-    """However long the run is: the newest steps, and how many are left out."""
+async def test_the_context_of_a_request_shows_only_the_newest_steps() -> None:
+    """It counts the steps that are left out."""
 
     @limpet.tool(effect="none")
     async def count(n: int) -> int:
@@ -93,8 +93,8 @@ async def test_a_brief_is_bounded() -> None:
         assert request.context.left_out == 380
 
 
-async def test_a_standing_permission_is_explicit_and_revocable() -> None:
-    """For this tool, for the rest of this run; after it is revoked the next call asks again."""
+async def test_a_standing_approval_can_be_revoked() -> None:
+    """It covers one tool for the rest of the run. After a revocation, the next call opens a request."""
 
     @limpet.agent(approvals=APPROVALS)
     async def thrice(run: limpet.Run) -> list[str]:
@@ -128,8 +128,8 @@ async def test_a_standing_permission_is_explicit_and_revocable() -> None:
         assert kinds.count("grant.revoked") == 1
 
 
-async def test_only_those_who_are_asked_decide() -> None:
-    """Where it is known who is who: by name, by group, or anyone."""
+async def test_answer_by_an_unassigned_person_is_refused() -> None:
+    """Checked where the members of groups are configured."""
     async with testing.app(support) as app:
         app._settings.people = {"finance": ["ann", "bob"], "boss": ["eve"]}
         handle = await app.start(support, "o-1")
@@ -148,8 +148,8 @@ async def test_only_those_who_are_asked_decide() -> None:
         assert await handle.result() == "no: no"
 
 
-async def test_the_inbox_is_looked_at_by_person_age_and_risk() -> None:
-    """The oldest first."""
+async def test_the_inbox_is_filtered_by_person_age_and_risk() -> None:
+    """The oldest request comes first."""
 
     @limpet.agent()
     async def asker(run: limpet.Run, to: str) -> bool:
@@ -175,8 +175,8 @@ async def test_the_inbox_is_looked_at_by_person_age_and_risk() -> None:
         assert await found(run="r2") == ["r2"]
 
 
-async def test_a_runs_constraints_ask_too() -> None:
-    """Beside what the agent says."""
+async def test_constraints_of_a_run_require_approval() -> None:
+    """In addition to the agent's own rules."""
 
     @limpet.agent()
     async def plain(run: limpet.Run) -> str:
@@ -193,8 +193,8 @@ async def test_a_runs_constraints_ask_too() -> None:
             await app.start(plain, constraints={"human": 1})
 
 
-async def test_every_wrong_answer_is_told_what_stands() -> None:
-    """A second one, one after it was withdrawn, one to nothing; the first stands."""
+async def test_a_second_late_or_unknown_answer_is_refused_with_the_reason() -> None:
+    """Also an answer after the request was withdrawn. The first answer is final."""
 
     @limpet.agent()
     async def asker(run: limpet.Run) -> bool:
@@ -226,8 +226,8 @@ async def test_every_wrong_answer_is_told_what_stands() -> None:
 
 
 @contextmanager
-def receiver(answers: list[int]) -> Iterator[tuple[str, list[tuple[dict[str, str], bytes]]]]:
-    """A server that answers so, and then with 204; what it was sent."""
+def http_receiver(answers: list[int]) -> Iterator[tuple[str, list[tuple[dict[str, str], bytes]]]]:
+    """Run a server that responds with these status codes, then with 204. Yields its URL and the received requests."""
     got: list[tuple[dict[str, str], bytes]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -237,7 +237,7 @@ def receiver(answers: list[int]) -> Iterator[tuple[str, list[tuple[dict[str, str
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     Thread(target=server.serve_forever, daemon=True).start()
@@ -248,15 +248,15 @@ def receiver(answers: list[int]) -> Iterator[tuple[str, list[tuple[dict[str, str
         server.server_close()
 
 
-async def test_channels_are_told_of_requests(tmp_path: Path) -> None:
-    """By a signed webhook that is tried again, and by a function of one's own; the run is not held up."""
+async def test_channels_are_notified_of_requests(tmp_path: Path) -> None:
+    """By a signed webhook with retries, and by a custom function. The run does not wait for them."""
     told: list[limpet.Request] = []
     secret = "0123456789abcdef"
 
     async def own(request: limpet.Request) -> None:
         told.append(request)
 
-    with receiver([500]) as (address, got):
+    with http_receiver([500]) as (address, got):
         hook = limpet.Webhook(address, secret=secret, allow_private=True)
         url = f"sqlite:///{tmp_path}/x.db"
         async with limpet.open(url, agents=[support], notify={"ops": hook, "own": own}) as app:
@@ -276,8 +276,7 @@ async def test_channels_are_told_of_requests(tmp_path: Path) -> None:
             assert set(runs) == {f"notify-{told[0].id}-ops-1", f"notify-{told[0].id}-own-1"}
 
 
-async def test_each_person_it_goes_on_to_is_told() -> None:
-    """Once for each round, and not at all if it was decided meanwhile."""
+async def test_channels_are_notified_of_each_escalation() -> None:
     told: list[tuple[str, ...]] = []
     async with testing.app(support) as app:
         app._settings.channels = {"own": lambda request: told.append(request.to)}
@@ -305,8 +304,8 @@ async def hasty(run: limpet.Run) -> str:
 
 
 @pytest.mark.parametrize("dies", [False, True])
-async def test_an_approval_holds_however_long_it_takes_to_use_it(dies: bool) -> None:
-    """`expires` is the time to answer: a yes in time stands, though no worker was there until long after it."""
+async def test_an_approval_does_not_expire_before_it_is_used(dies: bool) -> None:
+    """`expires` limits the time to answer; an approval in time can be used at any later time."""
     async with testing.app(careful) as app:
         handle = await app.start(careful)
         await app.settle()
@@ -322,13 +321,13 @@ async def test_an_approval_holds_however_long_it_takes_to_use_it(dies: bool) -> 
         assert await handle.result() == "done 1"
 
 
-async def test_an_approval_is_used_as_long_as_it_is_valid() -> None:
-    """`valid` is the time to use it: after it the person is asked again, and sees that they said yes before."""
+async def test_an_approval_is_requested_again_after_its_validity() -> None:
+    """`valid` limits the time to use an approval. The second request mentions the first approval."""
     async with testing.app(hasty) as app:
         handle = await app.start(hasty)
         await app.settle()
         [request] = await app.inbox()
-        await app.advance("9d")  # the time to answer is not limited
+        await app.advance("9d")  # the time to answer is unlimited
         await app.pause(handle.id)
         await app.approve(request, by="ann", args={"n": 7})
         await app.advance("61m")
@@ -348,10 +347,10 @@ async def test_an_approval_is_used_as_long_as_it_is_valid() -> None:
 
 
 def lose_reply(app: testing.TestApp, kind: type[object], nth: int) -> None:
-    """The n-th append of such an event is written, and its writer is not told, for a second."""
+    """Write the n-th append of an event type, but report a lost connection; a second passes meanwhile."""
     commit, seen = app.store._writer._commit, [0]
 
-    def deaf(batch: Any) -> Any:
+    def lose_one_reply(batch: Any) -> Any:
         done = commit(batch)
         legs = [leg for op in batch for leg in getattr(op, "legs", ()) if isinstance(leg, Extend)]
         seen[0] += any(isinstance(sealed.body, kind) for leg in legs for sealed in leg.events)
@@ -361,12 +360,12 @@ def lose_reply(app: testing.TestApp, kind: type[object], nth: int) -> None:
         app._test_settings.frozen.set(app._test_settings.frozen.now() + 1_000_000)
         return [ConnectionLost(reason="after it was written")] * len(done)
 
-    app.store._writer._commit = deaf
+    app.store._writer._commit = lose_one_reply
 
 
 @pytest.mark.parametrize("nth", [1, 2])
 async def test_a_request_whose_expiry_was_not_acknowledged_expires_once(nth: int) -> None:
-    """It goes on once, to somebody who has as much time; and ends once."""
+    """It escalates once, with the full time for the next person, and ends once."""
 
     @limpet.agent()
     async def agent(run: limpet.Run) -> str:
@@ -388,8 +387,8 @@ async def test_a_request_whose_expiry_was_not_acknowledged_expires_once(nth: int
         assert [event.kind for event in log].count("wait.ended") == 1
 
 
-async def test_what_is_asked_again_is_told_again() -> None:
-    """A resumed run opens its request anew; there are channels that told it before."""
+async def test_channels_are_notified_of_a_reopened_request() -> None:
+    """A resumed run opens its request again."""
     told: list[str] = []
 
     @limpet.tool(effect="none")
@@ -418,8 +417,8 @@ async def test_what_is_asked_again_is_told_again() -> None:
         assert await handle.result() == [True, 7]
 
 
-async def test_a_channel_may_return_what_is_to_be_awaited() -> None:
-    """A lambda over a coroutine, an object with an async call."""
+async def test_a_channel_may_return_an_awaitable() -> None:
+    """A lambda that returns a coroutine, or an object with an async `__call__`."""
     told: list[str] = []
 
     class Desk:

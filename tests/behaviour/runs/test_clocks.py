@@ -1,4 +1,4 @@
-"""Clocks that jump: on PostgreSQL they change nothing, on SQLite they change when, never what."""
+"""Wall-clock jumps: on PostgreSQL they have no effect; on SQLite they shift times but never outcomes."""
 
 import asyncio
 import os
@@ -19,8 +19,8 @@ from tests.servers.postgres import drop_schema
 JUMPS = [sign * microseconds(by) for by in ("1h", "366d") for sign in (1, -1)]
 
 
-class Jumping(SystemClock):
-    """The machine's clock, as somebody sets it; what has passed can be measured all the same."""
+class AdjustableClock(SystemClock):
+    """A system clock whose wall time a test can shift. Its monotonic ticks are unaffected."""
 
     def __init__(self) -> None:
         self.off = 0
@@ -51,18 +51,18 @@ OUTCOME: list[Any] = [1, 2, True, "nobody", 3]
 
 
 @asynccontextmanager
-async def opened(url: str, clock: Jumping) -> AsyncIterator[App]:
+async def opened(url: str, clock: AdjustableClock) -> AsyncIterator[App]:
     settings = Settings(limpet.open_store(url, clock=clock), clock, RandomIds(SystemClock()))
     settings.linger = 50_000
     async with App(settings, [clocked]) as app:
         yield app
 
 
-async def outcome(url: str, jump: Callable[[Jumping], object]) -> list[Any]:
-    """A run while the clock of its worker is set every 60 ms, and at last right again."""
-    clock = Jumping()
+async def run_with_jumps(url: str, jump: Callable[[AdjustableClock], object]) -> list[Any]:
+    """Return the output of a run whose worker's clock jumps every 60 ms and is correct again at the end."""
+    clock = AdjustableClock()
 
-    async def set_it() -> None:
+    async def keep_jumping() -> None:
         for _ in range(8):
             await SystemClock().sleep(60_000)
             jump(clock)
@@ -70,7 +70,7 @@ async def outcome(url: str, jump: Callable[[Jumping], object]) -> list[Any]:
 
     async with opened(url, clock) as app:
         handle = await app.start(clocked, id="r1")
-        setting = asyncio.ensure_future(set_it())
+        setting = asyncio.ensure_future(keep_jumping())
         found = await handle.result(timeout="60s")
         await setting
         assert [event.kind for event in await app.log("r1")].count("run.completed") == 1
@@ -81,7 +81,7 @@ async def outcome(url: str, jump: Callable[[Jumping], object]) -> list[Any]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def urls(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[str]]:
-    """A store for each jump."""
+    """One store URL per jump."""
     if request.param == "sqlite":
         yield [f"sqlite:///{tmp_path}/{number}.db" for number in range(len(JUMPS))]
         return
@@ -92,21 +92,21 @@ def urls(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[str]]:
         drop_schema(server, schema)
 
 
-async def test_jumps_change_no_outcome(urls: list[str]) -> None:
-    """Set forward or back again and again, by an hour or a year; each in a store of its own, and all at once."""
+async def test_clock_jumps_do_not_change_the_outcome_of_a_run(urls: list[str]) -> None:
+    """The clock jumps back and forth by an hour or a year. The runs are concurrent, each in its own store."""
 
-    def jumps(by: int) -> Callable[[Jumping], None]:
-        def jump(clock: Jumping) -> None:
+    def jumps(by: int) -> Callable[[AdjustableClock], None]:
+        def jump(clock: AdjustableClock) -> None:
             clock.off = 0 if clock.off else by
 
         return jump
 
-    found = await asyncio.gather(*(outcome(url, jumps(by)) for url, by in zip(urls, JUMPS, strict=True)))
+    found = await asyncio.gather(*(run_with_jumps(url, jumps(by)) for url, by in zip(urls, JUMPS, strict=True)))
     assert found == [OUTCOME] * len(JUMPS)
 
 
-class Leaping(SystemClock):
-    """A clock that nobody can set, but that goes on while a process stands still or its store is away."""
+class LeapingTicks(SystemClock):
+    """A clock whose monotonic ticks can leap ahead, as after a suspended process or a store outage."""
 
     passed = 0
 
@@ -114,9 +114,9 @@ class Leaping(SystemClock):
         return super().ticks() + self.passed
 
 
-async def test_a_lease_is_renewed_again_after_a_long_time_without(tmp_path: Path) -> None:
-    """The event loop or the store stood still for longer than an event loop may: the worker goes on all the same."""
-    clock = Leaping()
+async def test_a_worker_renews_its_lease_after_a_stall_of_61_seconds(tmp_path: Path) -> None:
+    """The worker pauses renewals while its event loop is stuck, and renews again as soon as the loop responds."""
+    clock = LeapingTicks()
     settings = Settings(limpet.open_store(f"sqlite:///{tmp_path}/limpet.db"), clock, RandomIds(SystemClock()))
     settings.worker = limpet.Worker(lease="30ms")
     async with App(settings, [clocked]) as app:

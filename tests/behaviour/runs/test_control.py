@@ -1,4 +1,4 @@
-"""Cancel, pause, resume, quarantine; children; one run at a time."""
+"""Cancel, pause, resume, quarantine, children and exclusive runs."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ from limpet.engine.worker.run_driver import RunDriver
 from limpet.events import VOCABULARY
 from limpet.testing.app import TestApp, TestSettings
 
-# Where the log of a run stands that waits in memory, in its first life and in its second.
+# The last event of a run that waits in memory: before the first crash, and after it.
 LINGERS = ("request.opened", "run.claimed")
 
 
@@ -20,8 +20,8 @@ async def kinds(app: limpet.App, run: str) -> list[str]:
     return [event.kind for event in await app.log(run)]
 
 
-async def test_a_failed_run_goes_on_from_its_failed_step() -> None:
-    """What was done before is not done again, and what the code caught stays caught."""
+async def test_a_resumed_run_repeats_only_its_failed_step() -> None:
+    """Completed steps are not repeated, and a failure that the code caught stays caught."""
 
     @limpet.tool(effect="once")
     async def act(what: str) -> str:
@@ -58,8 +58,8 @@ async def test_a_failed_run_goes_on_from_its_failed_step() -> None:
         assert numbers == [1, 2, 3, 3]
 
 
-async def test_a_resume_asks_anew_who_was_asked() -> None:
-    """An ask that expired is asked again; a child that failed goes on, and is not called a second time."""
+async def test_a_resume_reopens_an_expired_request_and_resumes_a_failed_child() -> None:
+    """The child run is resumed, not started a second time."""
 
     @limpet.tool(effect="none")
     async def flaky(n: int) -> int:
@@ -93,8 +93,7 @@ async def test_a_resume_asks_anew_who_was_asked() -> None:
         assert len(await app.runs(agent="child")) == 1
 
 
-async def test_pause_and_resume() -> None:
-    """Effects under way finish; nothing more begins until it is resumed."""
+async def test_a_paused_run_finishes_its_step_and_starts_none_until_resumed() -> None:
     entered, go = asyncio.Event(), asyncio.Event()
 
     @limpet.tool(effect="once")
@@ -122,8 +121,8 @@ async def test_pause_and_resume() -> None:
         assert len(app.calls(act)) == 2
 
 
-async def test_cancel_reaches_children_lets_effects_finish_and_undoes() -> None:
-    """In reverse order; requests leave the inbox; the function is not entered again."""
+async def test_cancel_cancels_children_finishes_running_effects_and_compensates() -> None:
+    """Compensation runs in reverse order, requests leave the inbox, and the agent function is not called again."""
     undone: list[Any] = []
     keys: dict[str, str] = {}
     entered, go = asyncio.Event(), asyncio.Event()
@@ -172,7 +171,7 @@ async def test_cancel_reaches_children_lets_effects_finish_and_undoes() -> None:
 
 @pytest.mark.parametrize("decides", ["resume", "cancel"])
 async def test_a_run_that_kills_its_workers_is_quarantined(decides: str) -> None:
-    """After three deaths alone with nothing settled in between it is parked; a cancel does not enter its code."""
+    """Two deaths make the run a suspect; three more, alone, quarantine it. A cancel does not call its code."""
     entered = asyncio.Event()
 
     @limpet.tool(effect="none")
@@ -203,8 +202,8 @@ async def test_a_run_that_kills_its_workers_is_quarantined(decides: str) -> None
             assert len(app.calls(poison)) == 5
 
 
-async def test_a_quarantined_run_is_tried_again_on_parole() -> None:
-    """After 1 min, 10 min and 1 h, once each; then only an operator lets it go on."""
+async def test_a_quarantined_run_is_retried_after_1_minute_10_minutes_and_1_hour() -> None:
+    """Each retry happens once. After the third, only an operator can resume the run."""
     entered = asyncio.Event()
     mended = False
 
@@ -244,8 +243,8 @@ async def test_a_quarantined_run_is_tried_again_on_parole() -> None:
         assert await handle.result() == 7
 
 
-async def test_a_run_on_parole_that_gets_on_is_free() -> None:
-    """Once its cause is mended, it goes on without anybody."""
+async def test_a_quarantined_run_that_makes_progress_is_released() -> None:
+    """Once the cause is fixed, the next automatic retry completes the run without an operator."""
     entered, mended = asyncio.Event(), asyncio.Event()
 
     @limpet.tool(effect="none")
@@ -271,10 +270,12 @@ async def test_a_run_on_parole_that_gets_on_is_free() -> None:
         assert await handle.result() == 7
 
 
-async def test_a_run_that_no_worker_can_drive_is_tried_ever_later_and_then_parked(
+async def test_a_run_that_fails_in_the_engine_is_retried_with_backoff_and_then_parked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A bug of the engine does not make it spin: it rests 1 s, 2 s, …; after eight times an operator is told why."""
+    """A bug in the engine does not make a worker spin: it waits 1 s, 2 s, 4 s, … and parks the run after eight
+    attempts.
+    """
     entered = 0
 
     async def broken(*_: object) -> None:
@@ -294,7 +295,7 @@ async def test_a_run_that_no_worker_can_drive_is_tried_ever_later_and_then_parke
             for times in range(1, 8):
                 assert entered == times
                 await app.advance((1 << (times - 1)) - 0.5)
-                assert entered == times, "it was tried before its time"
+                assert entered == times, "retried too early"
                 await app.advance(0.5)
             assert entered == 8
             info = await handle.info()
@@ -308,7 +309,9 @@ async def test_a_run_that_no_worker_can_drive_is_tried_ever_later_and_then_parke
 
 
 async def test_a_worker_leaves_a_log_of_a_newer_version_to_newer_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gives the run back uncounted, and claims none of that agent for a while; nothing is parked."""
+    """The worker releases the run without counting an attempt, and claims no run of that agent for a while. No run is
+    parked.
+    """
 
     @limpet.agent()
     async def agent(run: limpet.Run) -> Any:
@@ -335,14 +338,14 @@ async def test_a_worker_leaves_a_log_of_a_newer_version_to_newer_workers(monkeyp
 
 
 async def test_a_run_that_only_waits_is_not_quarantined() -> None:
-    """However many workers die while it is in their memory: from the second death on it does not stay there."""
+    """From the second worker death on, the run is released instead of kept in memory."""
 
     @limpet.agent()
     async def agent(run: limpet.Run) -> bool:
         return await run.ask("sure?")
 
     settings = TestSettings()
-    settings.linger = microseconds("1d")  # the clock stands still
+    settings.linger = microseconds("1d")  # the clock does not advance
     async with TestApp(settings, [agent]) as app:
         handle = await app.start(agent)
         for deaths in range(6):
@@ -355,8 +358,8 @@ async def test_a_run_that_only_waits_is_not_quarantined() -> None:
         assert await handle.result() is True
 
 
-async def test_children() -> None:
-    """Called in parallel, each a run of its own; started, and left alone; their ids say where they come from."""
+async def test_child_runs_have_derived_ids_and_run_concurrently() -> None:
+    """`run.call` starts a child and waits for it; `run.start` starts a run with its own id and does not wait."""
 
     @limpet.agent()
     async def double(run: limpet.Run, n: int) -> int:
@@ -381,8 +384,8 @@ async def test_children() -> None:
 
 
 @pytest.mark.parametrize("who", ["session", "user"])
-async def test_one_run_at_a_time(who: Any) -> None:
-    """From its first claim to its end; another session or user does not wait."""
+async def test_an_exclusive_agent_has_one_run_at_a_time_per_session_or_user(who: Any) -> None:
+    """Runs of another session or user do not wait."""
     running: list[str] = []
 
     @limpet.agent(exclusive=who)
@@ -401,8 +404,8 @@ async def test_one_run_at_a_time(who: Any) -> None:
             await app.start(chat)
 
 
-async def test_the_same_id_is_the_same_run() -> None:
-    """With another input it is a conflict; 20 at once are one run."""
+async def test_starting_an_existing_id_returns_the_same_run() -> None:
+    """Twenty concurrent starts create one run. Another input raises IdConflict."""
 
     @limpet.agent()
     async def agent(run: limpet.Run, n: int) -> int:
@@ -417,8 +420,8 @@ async def test_the_same_id_is_the_same_run() -> None:
         assert len(await app.runs()) == 1
 
 
-async def test_do_it_once() -> None:
-    """For a key: others who ask meanwhile wait, and everybody gets the first result."""
+async def test_once_runs_a_function_once_per_key() -> None:
+    """Concurrent callers with the same key wait and get the first result."""
     calls: list[int] = []
 
     async def work() -> dict[str, int]:
@@ -434,8 +437,8 @@ async def test_do_it_once() -> None:
         assert await app.once("key-2", work) == {"n": 2}
 
 
-async def test_an_input_that_does_not_fit_any_more_waits_for_an_operator() -> None:
-    """Validated before a resume, as its age is."""
+async def test_a_run_whose_input_no_longer_fits_waits_for_an_operator() -> None:
+    """An operator's resume overrides the maximum age."""
 
     async def takes_text(run: limpet.Run, what: str) -> str:
         await run.sleep("1h")
@@ -458,8 +461,8 @@ async def test_an_input_that_does_not_fit_any_more_waits_for_an_operator() -> No
         assert await handle.result() == "text"
 
 
-async def test_an_old_run_waits_for_an_operator_where_the_agent_says_so() -> None:
-    """And goes on when somebody has said so."""
+async def test_a_run_older_than_max_age_waits_for_an_operator() -> None:
+    """It completes after the operator resumes it."""
 
     @limpet.agent(max_age="1d")
     async def agent(run: limpet.Run) -> str:

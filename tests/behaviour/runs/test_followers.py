@@ -1,4 +1,4 @@
-"""Following a run from elsewhere: whoever does hears of its end, whenever they look."""
+"""Following a run from another process: a follower always receives the last event."""
 
 import asyncio
 from typing import Any
@@ -9,8 +9,8 @@ import limpet
 from limpet import testing
 
 
-async def test_a_run_that_ends_between_two_reads_is_heard_of() -> None:
-    """The row was read before its last event, the log after it."""
+async def test_a_follower_receives_an_end_between_its_two_reads() -> None:
+    """The row was read before the last event was appended, the log after it."""
 
     @limpet.agent(name="following_short")
     async def short(run: limpet.Run) -> int:
@@ -30,8 +30,8 @@ async def test_a_run_that_ends_between_two_reads_is_heard_of() -> None:
         assert [row.status for row in rows] == ["running", "completed"]
 
 
-async def test_what_a_model_says_is_heard_however_long_it_is() -> None:
-    """Also when it is too big for an event; what came at once is not recorded twice."""
+async def test_tokens_returns_a_reply_too_large_for_an_event() -> None:
+    """A reply that arrives in one piece is not recorded a second time as progress."""
     words = "one two three four " * 1000
     agent = limpet.llm_agent("following_model", model=testing.ScriptedModel(words), instructions="Talk.")
     async with asyncio.timeout(30), testing.app(agent) as app:

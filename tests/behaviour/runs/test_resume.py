@@ -9,8 +9,8 @@ import limpet
 from limpet import testing
 
 
-async def test_a_resume_does_not_take_back_what_the_code_had_handled() -> None:
-    """The other way was taken: only what ended the run is tried anew."""
+async def test_a_resume_keeps_a_failure_that_the_code_handled() -> None:
+    """The code took its fallback; a resume repeats only what failed the run."""
     broken = {"yes": True}
 
     @limpet.tool(effect="once")
@@ -39,8 +39,8 @@ async def test_a_resume_does_not_take_back_what_the_code_had_handled() -> None:
         assert [call["bank"] for call in app.calls(pay)] == ["a", "b"]
 
 
-async def test_a_resumed_run_asks_again_what_its_failure_had_closed() -> None:
-    """A request beside the step that failed is in the inbox again."""
+async def test_a_resumed_run_reopens_requests_that_its_failure_closed() -> None:
+    """The request was concurrent with the step that failed."""
 
     @limpet.tool(effect="none")
     async def flaky() -> int:

@@ -1,4 +1,4 @@
-"""Turns, state, budgets, compensation, blocking agents."""
+"""Turns, state, budgets, compensation and blocking agents."""
 
 import asyncio
 from typing import Any
@@ -15,8 +15,8 @@ class Chat(msgspec.Struct):
     turns: int = 0
 
 
-async def test_a_resumed_run_enters_at_the_current_turn() -> None:
-    """With what it knew at the start of that turn; finished turns are not gone through again."""
+async def test_a_resumed_run_starts_at_its_current_turn() -> None:
+    """It has the state from the start of that turn; finished turns are not replayed."""
     entered: list[tuple[int, int]] = []
 
     @limpet.tool(effect="once")
@@ -46,8 +46,8 @@ async def test_a_resumed_run_enters_at_the_current_turn() -> None:
     assert set(entered[3:]) == {(3, 2), (4, 3), (5, 4)}
 
 
-async def test_nested_loops_and_breaks() -> None:
-    """Each loop has its own current turn; what follows a break belongs to its last turn."""
+async def test_nested_turn_loops_resume_after_a_break() -> None:
+    """Each loop has its own current turn. Code after a `break` belongs to the loop's last turn."""
 
     @limpet.tool(effect="once")
     async def act(what: str) -> str:
@@ -73,8 +73,8 @@ async def test_nested_loops_and_breaks() -> None:
         assert [call["what"] for call in app.calls(act)] == ["1.1", "1.2", "2.1", "2.2", "end"]
 
 
-async def test_state_is_what_the_code_has_passed() -> None:
-    """Not what the log has beyond it; facts, plan items, flags."""
+async def test_replayed_state_contains_only_what_the_code_has_reached() -> None:
+    """`run.state` does not run ahead of the code to later events in the log."""
     seen: list[Any] = []
 
     @limpet.agent()
@@ -100,8 +100,7 @@ async def test_state_is_what_the_code_has_passed() -> None:
     assert seen[-1] == []
 
 
-async def test_a_wrong_patch_is_refused_as_a_whole_and_the_run_goes_on() -> None:
-    """The code can catch it."""
+async def test_an_invalid_patch_changes_nothing_and_can_be_caught() -> None:
 
     @limpet.agent()
     async def agent(run: limpet.Run) -> list[str]:
@@ -113,8 +112,8 @@ async def test_a_wrong_patch_is_refused_as_a_whole_and_the_run_goes_on() -> None
         assert await app.run(agent) == [""]
 
 
-async def test_a_choice_stands() -> None:
-    """Whatever the code would choose the next time."""
+async def test_a_recorded_decision_is_returned_on_replay() -> None:
+    """The code would choose differently in its second execution."""
     choices = iter(["red", "blue", "blue", "blue"])
 
     @limpet.agent()
@@ -130,8 +129,7 @@ async def test_a_choice_stands() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["every_step", "every_iteration", "on_state_change"])
-async def test_checkpoint_strategies(strategy: Any) -> None:
-    """Under a weaker one a read may run again after a crash; never an effect."""
+async def test_a_weaker_checkpoint_strategy_repeats_reads_but_no_effect(strategy: Any) -> None:
     waiting = asyncio.Event()
 
     @limpet.tool(effect="none")
@@ -160,8 +158,8 @@ async def test_checkpoint_strategies(strategy: Any) -> None:
         assert [call["n"] for call in app.calls(read)] == ([1, 2, 2] if strategy == "every_step" else [1, 2, 1, 2])
 
 
-async def test_what_gathers_goes_out_in_time() -> None:
-    """Under a weak strategy nobody waits for the disk, but what is in memory does not grow for ever."""
+async def test_unwritten_events_are_flushed_before_they_grow_without_bound() -> None:
+    """A weak checkpoint strategy does not wait for each commit, but limits the events kept in memory."""
 
     @limpet.tool(effect="none")
     async def read(n: int) -> int:
@@ -180,8 +178,8 @@ async def test_what_gathers_goes_out_in_time() -> None:
 # Budgets
 
 
-async def test_a_budget_of_steps() -> None:
-    """Pressure is flagged at 80 %; then it fails."""
+async def test_a_step_beyond_the_step_budget_is_refused() -> None:
+    """The run is flagged at 80 % of the budget."""
 
     @limpet.tool(effect="none")
     async def read() -> None: ...
@@ -200,8 +198,8 @@ async def test_a_budget_of_steps() -> None:
         assert len(app.calls(read)) == 5
 
 
-async def test_a_person_extends_a_budget() -> None:
-    """Of tokens and money, as tools say; refused, it is exceeded."""
+async def test_a_person_extends_or_refuses_an_exhausted_budget() -> None:
+    """Tools report tokens and cost. A refusal raises BudgetExceeded."""
 
     @limpet.tool(effect="none")
     async def think() -> None:
@@ -227,8 +225,8 @@ async def test_a_person_extends_a_budget() -> None:
             await handle.result()
 
 
-async def test_running_time_and_money_are_budgets_too() -> None:
-    """Time counts while the run is driven, not while it waits; money as tools say."""
+async def test_running_time_and_cost_are_limited_by_the_budget() -> None:
+    """Time counts only while a worker runs the run, not while it waits. Tools report their cost."""
     clock: list[Any] = []
 
     @limpet.tool(effect="none")
@@ -254,8 +252,8 @@ async def test_running_time_and_money_are_budgets_too() -> None:
             assert await handle.result() == steps
 
 
-async def test_children_get_a_slice() -> None:
-    """Never more than is left; what they spent counts."""
+async def test_a_child_gets_at_most_the_remaining_budget() -> None:
+    """The budget that a child uses counts against its parent."""
 
     @limpet.tool(effect="none")
     async def read() -> None: ...
@@ -286,8 +284,10 @@ async def test_children_get_a_slice() -> None:
 # Compensation
 
 
-async def test_a_failed_run_is_undone_in_reverse_order_once_each() -> None:
-    """The unknown step too, with its partial value; irreversible ones are marked; then it cannot be resumed."""
+async def test_a_failed_run_is_compensated_in_reverse_order_once_per_step() -> None:
+    """A step with an unknown outcome is compensated with its partial value, an irreversible one is skipped, and the run
+    cannot be resumed afterwards.
+    """
     undone: list[Any] = []
 
     @limpet.tool(effect="idempotent")
@@ -332,8 +332,8 @@ async def test_a_failed_run_is_undone_in_reverse_order_once_each() -> None:
             await app.resume(handle.id)
 
 
-async def test_undoing_goes_on_after_a_crash_and_asks_a_person() -> None:
-    """A failed compensation is retried, then a request; it is durable."""
+async def test_compensation_continues_after_a_crash_and_asks_a_person() -> None:
+    """A failed compensation is retried, then a person is asked. Completed compensations are not repeated."""
     fails = {"yes": True}
     undone: list[str] = []
 
@@ -369,8 +369,8 @@ async def test_undoing_goes_on_after_a_crash_and_asks_a_person() -> None:
 # Blocking agents
 
 
-async def test_a_blocking_agent_has_the_same_verbs() -> None:
-    """In a thread of its own; parked, its blocked call raises; its log is that of an async one."""
+async def test_a_blocking_agent_writes_the_same_log_as_an_async_one() -> None:
+    """It runs in its own thread; when the run is parked, its blocked call raises Suspended."""
 
     @limpet.tool(effect="once")
     def act(what: str) -> str:

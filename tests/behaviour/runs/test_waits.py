@@ -1,4 +1,4 @@
-"""Waiting parks; it does not raise."""
+"""Waiting parks the run; it does not raise an error."""
 
 import asyncio
 from typing import Any
@@ -13,8 +13,8 @@ async def kinds(app: limpet.App, run: str) -> list[str]:
     return [event.kind for event in await app.log(run)]
 
 
-async def test_a_year_passes() -> None:
-    """No process holds the run meanwhile, and it goes on at its time."""
+async def test_a_run_resumes_after_a_sleep_of_a_year() -> None:
+    """No process holds the run meanwhile."""
 
     @limpet.agent()
     async def agent(run: limpet.Run) -> float:
@@ -34,8 +34,8 @@ async def test_a_year_passes() -> None:
         assert await handle.result() == 365
 
 
-async def test_code_above_an_ask_does_not_see_it_twice() -> None:
-    """The code around waits runs again, and nothing in `finally` takes effect because of a suspension."""
+async def test_a_suspension_triggers_no_except_or_finally_effects() -> None:
+    """The code around a wait is executed again, but steps in `finally` do not run because of a suspension."""
     entered = []
 
     @limpet.tool(effect="once")
@@ -70,8 +70,8 @@ async def test_code_above_an_ask_does_not_see_it_twice() -> None:
     assert 0 not in entered
 
 
-async def test_groups_around_waits_behave() -> None:
-    """TaskGroup, gather with exceptions returned, and a bare except do not turn a suspension into something else."""
+async def test_task_groups_and_gather_pass_a_suspension_on() -> None:
+    """TaskGroup, gather(return_exceptions=True) and a bare except do not turn a suspension into an error."""
 
     @limpet.tool(effect="once")
     async def act(what: str) -> str:
@@ -104,8 +104,8 @@ async def test_groups_around_waits_behave() -> None:
         assert app.calls(act) == [{"what": "a"}, {"what": "b"}]
 
 
-async def test_a_wait_that_the_code_cancels_is_withdrawn() -> None:
-    """Its request leaves the inbox; replayed, it stays open until the code cancels it again."""
+async def test_a_request_whose_wait_is_cancelled_by_the_code_is_withdrawn() -> None:
+    """On replay it stays open until the code cancels it again."""
 
     @limpet.agent()
     async def agent(run: limpet.Run) -> str:
@@ -131,8 +131,8 @@ async def test_a_wait_that_the_code_cancels_is_withdrawn() -> None:
         assert (await kinds(app, handle.id)).count("request.opened") == 1
 
 
-async def test_answers_by_kind() -> None:
-    """Yes or no, one of some options, a type; what does not fit is refused and the request stays open."""
+async def test_an_answer_that_does_not_fit_its_request_is_refused() -> None:
+    """Yes or no, one of several options, or a typed value. The request stays open after a refusal."""
 
     @limpet.agent()
     async def agent(run: limpet.Run) -> list[Any]:
@@ -155,8 +155,8 @@ async def test_answers_by_kind() -> None:
         assert await handle.result() == [False, "blue", 3]
 
 
-async def test_silence() -> None:
-    """A default is taken; the next person is asked; else it raises. An answer after that is refused."""
+async def test_an_unanswered_request_takes_its_default_escalates_or_raises() -> None:
+    """An answer after the expiry is refused."""
 
     @limpet.agent(deadline="30d")
     async def agent(run: limpet.Run) -> list[Any]:
@@ -184,8 +184,8 @@ async def test_silence() -> None:
         assert await handle.result() == [True, "nobody"]
 
 
-async def test_signals_are_taken_in_order_each_once() -> None:
-    """Also those that came before anybody waited, and across a crash."""
+async def test_signals_are_received_in_order_and_once() -> None:
+    """This includes signals sent before the run waits for them, and survives a crash."""
 
     @limpet.agent()
     async def agent(run: limpet.Run) -> list[int]:
@@ -214,8 +214,7 @@ async def test_signals_are_taken_in_order_each_once() -> None:
         assert await handle.result() == [1, 2, 3, 4]
 
 
-async def test_a_deadline_ends_waits() -> None:
-    """A sleep beyond it raises; nothing new begins after it."""
+async def test_a_deadline_ends_a_sleep_and_starts_no_new_step() -> None:
 
     @limpet.tool(effect="none")
     async def read() -> None: ...
@@ -235,8 +234,7 @@ async def test_a_deadline_ends_waits() -> None:
         assert app.calls(read) == []
 
 
-async def test_a_start_at_a_time() -> None:
-    """It begins then."""
+async def test_a_delayed_run_starts_at_its_time() -> None:
 
     @limpet.agent()
     async def agent(run: limpet.Run) -> str:
@@ -251,8 +249,7 @@ async def test_a_start_at_a_time() -> None:
         assert await handle.result() == "begun"
 
 
-async def test_the_same_values_in_every_execution() -> None:
-    """Time, randomness, ids and versions are recorded."""
+async def test_time_random_numbers_and_ids_are_the_same_in_every_execution() -> None:
     seen = []
 
     @limpet.agent()
@@ -272,8 +269,8 @@ async def test_the_same_values_in_every_execution() -> None:
     assert seen[0][2][14] == "4"
 
 
-async def test_one_signal_is_taken_by_one_wait() -> None:
-    """Two wait for the same; the first gets it."""
+async def test_one_signal_ends_one_of_two_waits() -> None:
+    """The first of the two waits receives it."""
 
     @limpet.agent()
     async def agent(run: limpet.Run) -> list[int]:

@@ -13,8 +13,8 @@ from limpet.stores import Claimed, Renewal, Store, WorkerRow
 from limpet.stores.memory import MemoryTables
 
 
-async def test_a_lease_is_renewed_again_after_whatever_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without a free file or thread for a moment: nobody else would renew it."""
+async def test_a_worker_renews_its_lease_after_unexpected_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example, the machine has no free file handle or thread for a moment."""
 
     @limpet.agent(name="leased")
     async def agent(run: limpet.Run) -> None: ...
@@ -34,8 +34,8 @@ async def test_a_lease_is_renewed_again_after_whatever_went_wrong(monkeypatch: p
         await renewed.wait()
 
 
-async def test_a_worker_claims_again_after_whatever_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that holds its lease and takes no work would keep it from nobody, and do nothing."""
+async def test_a_worker_claims_again_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the worker would keep its lease and do no work."""
 
     @limpet.agent(name="claimed_late")
     async def agent(run: limpet.Run) -> int:
@@ -54,8 +54,8 @@ async def test_a_worker_claims_again_after_whatever_went_wrong(monkeypatch: pyte
         assert not wrong
 
 
-async def test_a_worker_that_is_taken_for_dead_while_it_starts_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its row may be swept between its registration and its first claim, after a stop or a jump of the clock."""
+async def test_a_worker_retired_during_its_start_registers_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another worker may delete its row between registration and first claim, after a pause or a clock jump."""
 
     @limpet.agent(name="swept_early")
     async def agent(run: limpet.Run) -> int:
@@ -76,8 +76,8 @@ async def test_a_worker_that_is_taken_for_dead_while_it_starts_goes_on(monkeypat
         assert [each.id for each in await app.store.workers()] == swept
 
 
-async def test_a_run_that_cannot_be_read_is_set_aside() -> None:
-    """Nobody claims it again and again; others go on."""
+async def test_a_run_with_an_unreadable_log_is_parked() -> None:
+    """Workers do not claim it over and over, and other runs continue."""
 
     @limpet.agent(name="regress_unreadable")
     async def unreadable(run: limpet.Run) -> str:

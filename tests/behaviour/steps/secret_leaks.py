@@ -1,4 +1,4 @@
-"""Secrets in every shape, and every place where one could be seen: an agent that handles each as badly as it can."""
+"""Secrets in every form, sent by a careless agent through every place where one could leak."""
 
 import asyncio
 import base64
@@ -38,15 +38,15 @@ Spill = Callable[[str], Exception]
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """How a secret comes along."""
+    """One form in which a secret is passed."""
 
     name: str
     needle: str
     hint: Any
     make: Callable[[], Any]
-    """What the agent's code gives, anew in each execution."""
+    """Make the value that the agent's code passes, once per execution."""
     text: str
-    """What it says about it, in goals, questions and reasons."""
+    """Text about the secret for goals, questions and reasons."""
     spill: Spill
     spilled: str
     by_name: bool = False
@@ -54,12 +54,12 @@ class Shape:
 
     @property
     def forms(self) -> tuple[bytes, ...]:
-        """How it may be seen: as it is, in an address, in base64."""
+        """The secret's possible encodings: plain, URL-quoted and base64."""
         value = self.needle.encode()
         return value, quote(value).encode(), base64.b64encode(value).rstrip(b"=")
 
 
-# Errors that say too much
+# Errors that contain the secret
 
 
 def _message(text: str) -> Exception:
@@ -117,31 +117,31 @@ SPILLS: tuple[Spill, ...] = (
 )  # fmt: skip
 
 
-# Where a Secret may be
+# Types that can contain a Secret
 
 
 class Model(BaseModel):
-    """pydantic's."""
+    """A pydantic model."""
 
     key: Secret
     name: str = "x"
 
 
 class Nested(BaseModel):
-    """One inside another."""
+    """A model inside a model."""
 
     model: Model
     many: list[Model] = []
 
 
 class Page(BaseModel, Generic[T]):
-    """A generic of pydantic's."""
+    """A generic pydantic model."""
 
     items: list[T]
 
 
 class Theirs(BaseModel):
-    """pydantic's own secrets."""
+    """A model with pydantic's own secret types."""
 
     text: SecretStr
     data: SecretBytes | None = None
@@ -150,7 +150,7 @@ class Theirs(BaseModel):
 
 @dataclass
 class Record:
-    """Plain."""
+    """A dataclass."""
 
     key: Secret
     more: "list[Record]" = field(default_factory=list)
@@ -158,28 +158,28 @@ class Record:
 
 @dataclass
 class Mixed:
-    """Plain, with one of pydantic's inside."""
+    """A dataclass with a pydantic model inside."""
 
     model: Model
     key: Secret | None = None
 
 
 class Typed(TypedDict):
-    """A dictionary with names."""
+    """A TypedDict."""
 
     key: Secret
     name: str
 
 
 class Struct(msgspec.Struct):
-    """msgspec's."""
+    """A msgspec struct."""
 
     key: Secret
     more: dict[str, Secret] = {}
 
 
 class Pair(NamedTuple):
-    """A tuple with names."""
+    """A named tuple."""
 
     name: str
     key: Secret
@@ -187,7 +187,7 @@ class Pair(NamedTuple):
 
 @dataclass
 class Box(Generic[T]):
-    """A generic of our own."""
+    """A generic dataclass."""
 
     it: T
 
@@ -250,7 +250,7 @@ def _typed() -> list[Shape]:
 
 
 def _patterned() -> list[Shape]:
-    """Credentials that nobody declared to be any, in arguments of several forms."""
+    """Return undeclared credentials, in arguments of several types."""
     forms: tuple[tuple[Any, Callable[[str], Any]], ...] = (
         (str, lambda text: text),
         (dict[str, Any], lambda text: {"response": {"headers": [text], "status": 401}}),
@@ -277,32 +277,32 @@ CONTROL = Shape(
     name="control", needle="nothing-to-hide-here", hint=Any, make=lambda: {"it": "nothing-to-hide-here"},
     text="nothing-to-hide-here", spill=_message, spilled="nothing-to-hide-here",
 )  # fmt: skip
-"""It is in every sink: what is looked at would show a secret, if there were one."""
+"""Ordinary text that must appear in every sink: it proves that a leaked secret would be found."""
 TYPED, PATTERNED = _typed(), _patterned()
 SHAPES = [*TYPED, *PATTERNED[::10]]
-"""Enough of them for every day; all are `TYPED` and `PATTERNED`."""
+"""A sample for daily runs; `TYPED` and `PATTERNED` are the complete lists."""
 
 
-# The agent that handles them
+# The careless agent
 
 
 @dataclass
 class World:
-    """What was seen."""
+    """Everything that was visible during the runs."""
 
     sinks: dict[str, bytearray] = field(default_factory=dict)
     received: dict[str, list[Any]] = field(default_factory=dict)
-    """What tools were called with, by shape."""
+    """Values that tools were called with, by form."""
 
     def saw(self, sink: str, *what: object) -> None:
-        """Something was there for all to see."""
+        """Record values that were visible in a sink."""
         seen = self.sinks.setdefault(sink, bytearray())
         for each in what:
             seen.extend(each if isinstance(each, bytes) else str(each).encode("utf-8", "replace"))
             seen.extend(b"\n")
 
     def saw_error(self, error: BaseException) -> None:
-        """An error was raised to somebody."""
+        """Record an error that was raised to a caller."""
         facts = error.facts if isinstance(error, limpet.LimpetError) else {}
         self.saw("errors", str(error), repr(error), dict(facts), "".join(traceback.format_exception(error)))
 
@@ -313,14 +313,14 @@ def _annotated(fn: Any, **hints: Any) -> Any:
 
 
 def agent_of(world: World, shape: Shape) -> limpet.Agent[Any, Any]:
-    """An agent that puts a secret wherever one can be put."""
+    """Return an agent that puts a secret wherever one can be put."""
     received = world.received.setdefault(shape.name, [])
 
     async def use(value) -> Any:  # type: ignore[no-untyped-def]
         received.append(value)
         limpet.current().progress(f"using {shape.text}")
         limpet.current().partial({"so far": shape.text})
-        await asyncio.sleep(0)  # noqa: TID251 - a turn, in which that is recorded
+        await asyncio.sleep(0)  # noqa: TID251 - a turn, to record the progress
         return value
 
     async def keep(value) -> Any:  # type: ignore[no-untyped-def]
@@ -365,8 +365,8 @@ def agent_of(world: World, shape: Shape) -> limpet.Agent[Any, Any]:
     return limpet.agent(name=f"carry_{shape.name}", approvals=approvals)(given)
 
 
-class Told(limpet.Webhook):
-    """A webhook that goes nowhere."""
+class RecordingWebhook(limpet.Webhook):
+    """A webhook that sends nothing and records its bodies."""
 
     def __init__(self, tell: Callable[[bytes], object]) -> None:
         super().__init__("https://shop.example/hook", secret=letters(1, 40))
@@ -376,7 +376,7 @@ class Told(limpet.Webhook):
         self._tell(body + key.encode() + str(now).encode())
 
 
-# Looking everywhere
+# Collecting the sinks
 
 
 SINKS = (
@@ -389,14 +389,14 @@ SINKS = (
 
 
 @contextmanager
-def listening(world: World) -> Iterator[None]:
-    """Hear everything that is logged."""
+def recording_logs(world: World) -> Iterator[None]:
+    """Record everything that is logged."""
 
-    class Ear(logging.Handler):
+    class RecordingHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             world.saw("python log", self.format(record), vars(record))
 
-    root, ear = logging.getLogger(), Ear(logging.DEBUG)
+    root, ear = logging.getLogger(), RecordingHandler(logging.DEBUG)
     before = root.level
     root.addHandler(ear)
     root.setLevel(logging.DEBUG)
@@ -408,11 +408,11 @@ def listening(world: World) -> Iterator[None]:
 
 
 def collect(folder: Path, wanted: Sequence[Shape] = SHAPES) -> World:
-    """Let shapes through, and look everywhere."""
+    """Run all forms through the agent and collect everything that was visible."""
     world, shapes = World(), [CONTROL, *wanted]
-    with listening(world):
+    with recording_logs(world):
         asyncio.run(_drive(world, folder, shapes))
-        _ask_the_command_line(world, folder, shapes)
+        _record_commands(world, folder, shapes)
     for file in sorted(folder.glob("x.db*")):
         world.saw("database file", file.read_bytes())
     return world
@@ -422,7 +422,7 @@ async def _drive(world: World, folder: Path, shapes: Sequence[Shape]) -> None:
     agents = {shape.name: agent_of(world, shape) for shape in shapes}
     loop, told = asyncio.get_running_loop(), asyncio.Queue[bytes]()
     heard = asyncio.Queue[limpet.Request]()
-    hook = Told(lambda body: loop.call_soon_threadsafe(told.put_nowait, body))
+    hook = RecordingWebhook(lambda body: loop.call_soon_threadsafe(told.put_nowait, body))
     notify: dict[str, Any] = {"hook": hook, "fn": heard.put}
     url = f"sqlite:///{folder}/x.db"
     async with limpet.open(url, agents=[*agents.values()], notify=notify, redact=True) as app:
@@ -447,17 +447,17 @@ async def _drive(world: World, folder: Path, shapes: Sequence[Shape]) -> None:
             await app.answer(request, request.options[0], by="ann")
         for _ in range(2 * len(shapes)):
             world.saw("webhook", await told.get())
-        await _look_at_requests(world, app)
-        await asyncio.to_thread(_ask_for_the_inbox, world, folder)
+        await _record_requests(world, app)
+        await asyncio.to_thread(_record_inbox_commands, world, folder)
         for request in risky:
             await app.approve(request, by="ann")
         for shape in shapes:
-            await _how_it_ended(world, handles[shape.name], shape)
-            await _look_at_run(world, app, handles[shape.name].id, folder)
-        await _look_at_all(world, app, shapes)
+            await _record_end(world, handles[shape.name], shape)
+            await _record_run(world, app, handles[shape.name].id, folder)
+        await _record_all(world, app, shapes)
 
 
-async def _how_it_ended(world: World, handle: limpet.Handle[Any], shape: Shape) -> None:
+async def _record_end(world: World, handle: limpet.Handle[Any], shape: Shape) -> None:
     secret, log = shape.make(), logging.getLogger("limpet")
     try:
         await handle.result()
@@ -468,14 +468,14 @@ async def _how_it_ended(world: World, handle: limpet.Handle[Any], shape: Shape) 
     log.warning("with %r and %s", secret, shape.text)
 
 
-async def _look_at_requests(world: World, app: limpet.App) -> None:
+async def _record_requests(world: World, app: limpet.App) -> None:
     world.saw("request rows", *await app.store.requests())
     for request in await app.inbox():
         world.saw("inbox", request, asdict(request))
         world.saw("request contexts", request.context)
 
 
-async def _look_at_run(world: World, app: limpet.App, run: str, folder: Path) -> None:
+async def _record_run(world: World, app: limpet.App, run: str, folder: Path) -> None:
     store = app.store
     for event in [event async for event in store.log(run)]:
         body = store.decode(event)
@@ -501,7 +501,7 @@ async def _look_at_run(world: World, app: limpet.App, run: str, folder: Path) ->
         world.saw("bundle", *(bundle.read(name) for name in bundle.namelist()))
 
 
-async def _look_at_all(world: World, app: limpet.App, shapes: Sequence[Shape]) -> None:
+async def _record_all(world: World, app: limpet.App, shapes: Sequence[Shape]) -> None:
     world.saw("app.runs", *await app.runs(last=1000))
     world.saw("contracts", *await app.agents())
     place = ""
@@ -516,7 +516,7 @@ async def _look_at_all(world: World, app: limpet.App, shapes: Sequence[Shape]) -
 
 
 def _printed(*arguments: str) -> str:
-    """What a command prints; typer would make all commands anew each time."""
+    """Return the output of a command. The patch avoids rebuilding all commands for each call."""
     with patch("typer.testing._get_command", lambda _: COMMAND):
         return CliRunner().invoke(command, [*arguments]).output
 
@@ -525,12 +525,12 @@ def _limpet(world: World, sink: str, folder: Path, *arguments: str) -> None:
     world.saw(sink, _printed(arguments[0], "--url", f"sqlite:///{folder}/x.db", *arguments[1:]))
 
 
-def _ask_for_the_inbox(world: World, folder: Path) -> None:
+def _record_inbox_commands(world: World, folder: Path) -> None:
     _limpet(world, "limpet inbox", folder, "inbox")
     _limpet(world, "limpet inbox --json", folder, "inbox", "--json")
 
 
-def _ask_the_command_line(world: World, folder: Path, shapes: Sequence[Shape]) -> None:
+def _record_commands(world: World, folder: Path, shapes: Sequence[Shape]) -> None:
     for json in ([], ["--json"]):
         _limpet(world, "limpet runs", folder, "runs", "--last", "1000", *json)
         _limpet(world, "limpet search", folder, "search", "run-", "--last", "1000", *json)

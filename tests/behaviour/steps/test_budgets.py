@@ -1,4 +1,4 @@
-"""What a call uses up at most is put aside before it begins, and settled after it."""
+"""Budgets: the maximum of a call is reserved before it starts and settled afterwards."""
 
 import asyncio
 from typing import Any
@@ -10,8 +10,8 @@ from limpet import testing
 from limpet.journal import load
 
 
-async def test_parallel_calls_cannot_overspend_together() -> None:
-    """Each could be afforded alone; the second is refused while the first is under way."""
+async def test_concurrent_calls_cannot_exceed_the_budget_together() -> None:
+    """Each call fits the budget alone; the second is refused while the first is running."""
 
     @limpet.tool(effect="idempotent", max_tokens=60)
     async def think(n: int) -> int:
@@ -23,7 +23,7 @@ async def test_parallel_calls_cannot_overspend_together() -> None:
     async def agent(run: limpet.Run) -> list[str]:
         found = await asyncio.gather(run.step(think, 1), run.step(think, 2), return_exceptions=True)
         names = [type(each).__name__ for each in found]
-        return [*names, str(await run.step(think, 3))]  # only ten were used: there is room again
+        return [*names, str(await run.step(think, 3))]  # only ten tokens were used, so the third call fits
 
     async with testing.app(agent) as app:
         assert await app.run(agent, id="r1") == ["int", "BudgetExceeded", "3"]
@@ -34,8 +34,8 @@ async def test_parallel_calls_cannot_overspend_together() -> None:
 
 
 @pytest.mark.parametrize("limit", [1.0, 1.5])
-async def test_a_crash_counts_what_was_put_aside_as_spent(limit: float) -> None:
-    """Nobody knows what the call in flight has used: the most is counted, and the budget may be gone with it."""
+async def test_a_crash_counts_the_reserved_budget_as_spent(limit: float) -> None:
+    """It is unknown what the interrupted call has used, so its maximum is counted, which may exhaust the budget."""
 
     @limpet.tool(effect="idempotent", max_cost=0.6)
     async def pay() -> str:
@@ -60,8 +60,8 @@ async def test_a_crash_counts_what_was_put_aside_as_spent(limit: float) -> None:
         assert spent == pytest.approx(0.6 if limit == 1.0 else 0.8)
 
 
-async def test_another_attempt_must_be_afforded_too() -> None:
-    """What failed has used something up as well."""
+async def test_a_retry_is_refused_if_the_budget_does_not_cover_it() -> None:
+    """Failed attempts spend the budget, too."""
 
     @limpet.tool(effect="none", retry=limpet.Retry(5), max_tokens=40)
     async def think() -> str:
@@ -78,8 +78,7 @@ async def test_another_attempt_must_be_afforded_too() -> None:
         assert len(app.calls(think)) == 2
 
 
-async def test_a_budget_is_extended_by_numbers() -> None:
-    """Anything else would be in the log for ever."""
+async def test_a_budget_extension_must_be_a_valid_number() -> None:
 
     @limpet.tool(effect="none")
     async def read() -> None: ...
@@ -101,8 +100,8 @@ async def test_a_budget_is_extended_by_numbers() -> None:
         assert await handle.result() == "done"
 
 
-async def test_children_in_parallel_share_a_budget() -> None:
-    """The second gets what the first has left."""
+async def test_concurrent_children_share_the_budget() -> None:
+    """The second child gets what the first has left."""
 
     @limpet.tool(effect="none")
     async def read() -> None: ...
@@ -125,8 +124,8 @@ async def test_children_in_parallel_share_a_budget() -> None:
         assert await app.run(agent) == [8, 2]
 
 
-async def test_a_refused_budget_stays_refused() -> None:
-    """It was extended later, for another step; the code is told the same when it is resumed."""
+async def test_a_refused_budget_request_stays_refused_on_replay() -> None:
+    """A later extension for another step does not change the replayed refusal."""
 
     @limpet.tool(effect="once")
     async def mail(n: int) -> int:
@@ -156,8 +155,8 @@ async def test_a_refused_budget_stays_refused() -> None:
         assert [call["n"] for call in app.calls(mail)] == [0, 2]
 
 
-async def test_what_a_budget_refuses_is_no_divergence() -> None:
-    """Nothing is asked, so nothing is recorded; what was done after it is found all the same."""
+async def test_a_step_refused_by_the_budget_is_no_divergence() -> None:
+    """The refused step is not in the log; the steps after it are found on replay."""
 
     @limpet.tool(effect="idempotent", max_tokens=60)
     async def think() -> None:
@@ -188,8 +187,8 @@ async def test_what_a_budget_refuses_is_no_divergence() -> None:
 RISKY = limpet.Approvals("external_action", to="finance")
 
 
-async def test_what_was_put_aside_for_others_cannot_be_lent_or_granted() -> None:
-    """While a step waits for its approval others go on; and a child gets what is really left."""
+async def test_a_reserved_budget_is_not_available_to_children_or_approved_steps() -> None:
+    """Other steps run while a step waits for approval. A child gets only the budget that is not reserved."""
 
     @limpet.tool(effect="idempotent", max_cost=60, name="spend")
     async def spend(n: int) -> int:
@@ -220,8 +219,8 @@ async def test_what_was_put_aside_for_others_cannot_be_lent_or_granted() -> None
         assert app.calls(risky) == []
 
 
-async def test_a_child_that_returns_twice_is_charged_once() -> None:
-    """The second time it tells what it used since the first."""
+async def test_a_resumed_child_is_charged_once() -> None:
+    """The second time, the child reports only what it used since the first."""
 
     @limpet.tool(effect="none")
     async def work(n: int) -> int:
@@ -247,8 +246,8 @@ async def test_a_child_that_returns_twice_is_charged_once() -> None:
         assert spent == [2, 2]
 
 
-async def test_a_refused_budget_is_recorded() -> None:
-    """Though a child gives back what it had, the code is told the same again."""
+async def test_a_budget_refusal_is_recorded_and_replayed() -> None:
+    """The child has released its budget by then, but the replayed refusal is the same."""
 
     @limpet.tool(effect="none", max_cost=60)
     async def think() -> int:
@@ -281,8 +280,8 @@ async def test_a_refused_budget_is_recorded() -> None:
         assert app.calls(think) == []
 
 
-async def test_a_death_does_not_pay_twice() -> None:
-    """What was put aside is gone with it, and the next attempt must be afforded."""
+async def test_a_retry_after_a_crash_must_fit_the_budget() -> None:
+    """The reservation of the interrupted attempt counts as spent."""
 
     @limpet.tool(effect="idempotent", max_cost=60)
     async def pay() -> int:

@@ -8,8 +8,8 @@ import limpet
 from limpet import testing
 
 
-async def test_what_was_undone_is_not_completed() -> None:
-    """A crash while a failed run is undone: its function is not entered again, and it fails as it did."""
+async def test_a_crash_during_compensation_does_not_run_the_agent_again() -> None:
+    """The run fails with its original error, although its code would now succeed."""
     fails, undoing = {"yes": True}, asyncio.Event()
 
     @limpet.tool(effect="idempotent")
@@ -38,8 +38,8 @@ async def test_what_was_undone_is_not_completed() -> None:
             await handle.result()
 
 
-async def test_children_are_cancelled_before_anything_is_undone() -> None:
-    """However long that takes."""
+async def test_children_are_cancelled_before_compensation_starts() -> None:
+    """Even if compensation then waits for a person."""
 
     @limpet.tool(effect="once")
     async def act() -> None: ...
@@ -74,8 +74,8 @@ async def test_children_are_cancelled_before_anything_is_undone() -> None:
         assert {run.status for run in await app.runs()} == {"cancelled"}
 
 
-async def test_an_attempt_that_may_have_been_applied_is_undone() -> None:
-    """It timed out, and the next attempt had not begun when the run was cancelled."""
+async def test_an_attempt_with_an_unknown_outcome_is_compensated() -> None:
+    """The run is cancelled between that attempt and its retry. An attempt that was not applied is not compensated."""
     undone: list[str] = []
 
     @limpet.tool(effect="idempotent", retry=limpet.Retry(3, first="1h", jitter=False))
@@ -100,8 +100,7 @@ async def test_an_attempt_that_may_have_been_applied_is_undone() -> None:
     assert undone == ["lost"]
 
 
-async def test_a_person_who_says_skip_is_heard() -> None:
-    """Undoing is not tried once more before."""
+async def test_compensation_is_not_retried_after_a_person_skips_it() -> None:
     tries: list[int] = []
 
     @limpet.tool(effect="idempotent")

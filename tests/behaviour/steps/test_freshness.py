@@ -1,4 +1,4 @@
-"""The outside world: reads that hold for a time, and tools that must not go by old news."""
+"""External reads with a time to live, and tools that refuse to start on stale data."""
 
 import asyncio
 from typing import Any
@@ -11,7 +11,7 @@ from limpet.testing.app import TestApp, TestSettings
 
 
 class Market:
-    """A source that changes, and tools that go by it."""
+    """A source whose value changes, and tools that depend on it."""
 
     def __init__(self) -> None:
         market = self
@@ -31,12 +31,11 @@ class Market:
 
 
 async def kinds(app: TestApp, run: str) -> list[str]:
-    """The kinds of a log."""
     return [each.kind for each in await app.log(run)]
 
 
-async def test_a_read_holds_for_its_time() -> None:
-    """Within it the source is not asked again; what it said is a fact as of its step, the same on replay."""
+async def test_a_read_is_cached_until_its_ttl_expires() -> None:
+    """The value is recorded as a fact of its step, and is the same on replay."""
     market = Market()
 
     @limpet.agent(name="externals_reader")
@@ -69,8 +68,8 @@ async def test_a_read_holds_for_its_time() -> None:
         assert (again.value, market.reads) == ([100, 100, 100, 200, 200], 3)
 
 
-async def test_a_tool_never_starts_on_old_news() -> None:
-    """Not read, read too long ago, or changed by itself since: it is refused, before anything has happened."""
+async def test_a_tool_with_stale_or_missing_data_is_refused() -> None:
+    """Not read, read too long ago, or invalidated by the tool itself: the step is refused before it starts."""
     market = Market()
 
     @limpet.agent(name="externals_seller")
@@ -105,8 +104,8 @@ async def test_a_tool_never_starts_on_old_news() -> None:
 
 
 @pytest.mark.parametrize("effect", ["once", "idempotent", "none"])
-async def test_killed_and_resumed_long_after(effect: Any) -> None:
-    """A crash before the start, or in the middle of an attempt, does not let it start on what is stale by then."""
+async def test_a_crashed_step_does_not_restart_on_stale_data(effect: Any) -> None:
+    """The data expires before the approval (or not at all), and the worker dies when the step has started."""
     begun: list[str] = []
 
     @limpet.external(ttl="5m", name="externals_source")
@@ -146,8 +145,8 @@ async def test_killed_and_resumed_long_after(effect: Any) -> None:
                 assert begun == []
 
 
-async def test_a_retry_is_a_start_too() -> None:
-    """What was fresh at the first attempt may not be at the next."""
+async def test_a_retry_on_stale_data_is_refused() -> None:
+    """Data that was fresh at the first attempt may have expired by the next."""
     begun: list[int] = []
 
     @limpet.external(ttl="5m", name="externals_slow")
@@ -182,14 +181,13 @@ async def test_a_retry_is_a_start_too() -> None:
         assert begun == [1]
 
 
-def test_sources_that_cannot_be() -> None:
-    """What a source says must hold for some time."""
+def test_a_source_with_a_ttl_of_zero_is_refused() -> None:
     with pytest.raises(limpet.DefinitionError):
         limpet.external(ttl=0)
 
 
 class Desk:
-    """A tool that needs a person and goes by a source; the person takes longer than the source holds."""
+    """A tool that needs approval and fresh data; the person takes longer than the data's time to live."""
 
     def __init__(self, *, same: Any = None) -> None:
         desk = self
@@ -216,8 +214,8 @@ class Desk:
         self.source, self.sell, self.agent = price, sell, agent
 
 
-async def only(app: TestApp) -> limpet.Request:
-    """The one request that is open."""
+async def only_request(app: TestApp) -> limpet.Request:
+    """Return the one open request."""
     await app.settle()
     [request] = await app.inbox()
     return request
@@ -225,12 +223,12 @@ async def only(app: TestApp) -> limpet.Request:
 
 @pytest.mark.parametrize("dies", [False, True])
 @pytest.mark.parametrize("args", [None, {"at": 90}])
-async def test_an_approval_that_comes_late_holds_if_nothing_has_changed(args: Any, dies: bool) -> None:
-    """What the person saw is read again; it is the same, so the action runs as they want it, and nobody asks again."""
+async def test_a_late_approval_is_used_if_the_data_has_not_changed(args: Any, dies: bool) -> None:
+    """The data is read again and is the same, so the tool runs with the approved arguments and no second request."""
     desk = Desk()
     async with testing.app(desk.agent) as app:
         handle = await app.start(desk.agent)
-        request = await only(app)
+        request = await only_request(app)
         await app.advance("3d")
         if dies:
             app.crash_at("after", "step.completed", nth=1)
@@ -241,22 +239,21 @@ async def test_an_approval_that_comes_late_holds_if_nothing_has_changed(args: An
         assert await app.inbox() == []
 
 
-async def test_an_approval_in_time_needs_no_second_look() -> None:
-    """What is known still holds."""
+async def test_an_approval_in_time_does_not_read_the_data_again() -> None:
     desk = Desk()
     async with testing.app(desk.agent) as app:
         handle = await app.start(desk.agent)
-        await app.approve(await only(app), by="ann")
+        await app.approve(await only_request(app), by="ann")
         assert await handle.result() == "sold at 100"
         assert desk.reads == 1
 
 
-async def test_dead_between_the_second_look_and_the_start() -> None:
-    """A worker that comes much later looks again: what was read before the death does not hold any more."""
+async def test_a_crash_before_the_start_reads_the_data_again() -> None:
+    """The worker dies between rereading the data and starting the step."""
     desk = Desk()
     async with testing.app(desk.agent) as app:
         handle = await app.start(desk.agent)
-        request = await only(app)
+        request = await only_request(app)
         await app.advance("1h")
         app.crash_at("before", "step.started", tool="desk_sell")
         await app.approve(request, by="ann")
@@ -264,16 +261,16 @@ async def test_dead_between_the_second_look_and_the_start() -> None:
         assert (desk.reads, desk.sold) == (3, [100])
 
 
-async def test_a_person_is_asked_again_if_what_they_saw_has_changed() -> None:
-    """With both values, their own answer and the arguments that they had edited; then it runs."""
+async def test_a_person_is_asked_again_if_the_data_has_changed() -> None:
+    """The second request shows both values, the first approval and the edited arguments."""
     desk = Desk()
     async with testing.app(desk.agent) as app:
         handle = await app.start(desk.agent)
-        first = await only(app)
+        first = await only_request(app)
         desk.price = 120
         await app.advance("1h")
         await app.approve(first, by="ann", args={"at": 90})
-        second = await only(app)
+        second = await only_request(app)
         assert second.id != first.id
         said = 'ann approved this before, but desk_price(symbol="x") has changed from 100 to 120.'
         assert second.question == f"May desk_sell run with these arguments? {said}"
@@ -288,13 +285,13 @@ async def test_a_person_is_asked_again_if_what_they_saw_has_changed() -> None:
         assert opened[1]["again"] == "changed"
 
 
-async def test_what_changes_all_the_time_reaches_the_code_in_the_end() -> None:
-    """The person is asked again three times at most; then the code is told, and the run shows it."""
+async def test_data_that_keeps_changing_raises_stale_after_three_requests() -> None:
+    """The person is asked again at most three times; then the code gets Stale, and the run is flagged."""
     desk = Desk()
     async with testing.app(desk.agent) as app:
         handle = await app.start(desk.agent)
         for _ in range(4):
-            request = await only(app)
+            request = await only_request(app)
             desk.price += 1
             await app.advance("1h")
             await app.approve(request, by="ann")
@@ -304,20 +301,20 @@ async def test_what_changes_all_the_time_reaches_the_code_in_the_end() -> None:
         assert "stale: desk_sell" in (await app.state(handle.id)).working.risk_flags
 
 
-async def test_a_source_says_itself_what_is_the_same() -> None:
-    """A price that moved by less than a tenth does not matter."""
+async def test_a_source_can_define_which_values_are_the_same() -> None:
+    """Here, a price that moves by less than a tenth is the same."""
     desk = Desk(same=lambda before, after: abs(before - after) < before / 10)
     async with testing.app(desk.agent) as app:
         handle = await app.start(desk.agent)
-        request = await only(app)
+        request = await only_request(app)
         desk.price = 109
         await app.advance("1h")
         await app.approve(request, by="ann")
         assert await handle.result() == "sold at 100"
 
 
-async def test_nobody_is_asked_about_what_would_not_start() -> None:
-    """The news is old before the person would be asked."""
+async def test_a_step_with_stale_data_opens_no_request() -> None:
+    """The data expires before the request would be opened."""
     desk = Desk()
 
     @limpet.agent(name="desk_late", approvals=limpet.Approvals("external_action"))
@@ -334,8 +331,8 @@ async def test_nobody_is_asked_about_what_would_not_start() -> None:
         assert [each.kind for each in await app.log(handle.id)].count("request.opened") == 0
 
 
-async def test_the_second_look_tells_the_code_nothing() -> None:
-    """What the code knows is what it read itself, live and when it is resumed."""
+async def test_rereading_the_data_does_not_change_the_state_of_the_run() -> None:
+    """The code sees only what it has read itself, live and on replay."""
     desk = Desk(same=lambda before, after: abs(before - after) < 50)
 
     @limpet.tool(effect="once", name="desk_note")
@@ -351,7 +348,7 @@ async def test_the_second_look_tells_the_code_nothing() -> None:
 
     async with testing.app(knows) as app:
         handle = await app.start(knows)
-        request = await only(app)
+        request = await only_request(app)
         desk.price = 120
         await app.advance("1h")
         await app.approve(request, by="ann")
@@ -363,8 +360,8 @@ async def test_the_second_look_tells_the_code_nothing() -> None:
 
 
 @pytest.mark.parametrize("price", [100, 120])
-async def test_an_approval_that_is_no_longer_valid_is_asked_for_with_fresh_news(price: int) -> None:
-    """Late and stale at once: what is asked again is fresh, and the second yes is acted on."""
+async def test_an_expired_approval_is_requested_again_with_fresh_data(price: int) -> None:
+    """The approval and the data have both expired; the second approval is used."""
     desk = Desk()
 
     @limpet.external(ttl="30d", name="desk_mood")
@@ -383,13 +380,13 @@ async def test_an_approval_that_is_no_longer_valid_is_asked_for_with_fresh_news(
 
     async with testing.app(agent) as app:
         handle = await app.start(agent)
-        request = await only(app)
+        request = await only_request(app)
         await app.pause(handle.id)
         await app.approve(request, by="ann", args={"at": 90})
         desk.price = price
         await app.advance("2h")
         await app.resume(handle.id)
-        again = await only(app)
+        again = await only_request(app)
         assert ("from 100 to 120" if price == 120 else "not start in time") in again.question
         assert desk.reads == 2
         await app.approve(again, by="ann")
@@ -397,8 +394,7 @@ async def test_an_approval_that_is_no_longer_valid_is_asked_for_with_fresh_news(
         assert desk.sold == [90]
 
 
-async def test_values_that_cannot_be_compared_are_shown_to_the_person() -> None:
-    """A rule of the source's own that fails never decides."""
+async def test_a_person_is_asked_if_the_comparison_of_values_fails() -> None:
 
     def same(before: int, after: int) -> bool:
         raise ValueError("no")
@@ -406,18 +402,18 @@ async def test_values_that_cannot_be_compared_are_shown_to_the_person() -> None:
     desk = Desk(same=same)
     async with testing.app(desk.agent) as app:
         handle = await app.start(desk.agent)
-        request = await only(app)
+        request = await only_request(app)
         desk.price = 101
         await app.advance("1h")
         await app.approve(request, by="ann")
-        again = await only(app)
+        again = await only_request(app)
         assert "has changed from 100 to 101" in again.question
         await app.approve(again, by="ann")
         assert await handle.result() == "sold at 100"
 
 
-async def test_the_second_look_needs_no_budget() -> None:
-    """Whether an approved action is done does not depend on how long the person took."""
+async def test_rereading_the_data_needs_no_budget() -> None:
+    """Whether an approved step runs must not depend on how long the person took."""
     desk = Desk()
 
     @limpet.agent(name="desk_poor", approvals=limpet.Approvals("external_action"), budget=limpet.Budget(max_steps=2))
@@ -426,14 +422,13 @@ async def test_the_second_look_needs_no_budget() -> None:
 
     async with testing.app(poor) as app:
         handle = await app.start(poor)
-        request = await only(app)
+        request = await only_request(app)
         await app.advance("1h")
         await app.approve(request, by="ann")
         assert await handle.result() == "sold at 100"
 
 
-async def test_two_approved_actions_at_once() -> None:
-    """Each has its own request, and its own second look."""
+async def test_two_concurrent_approved_steps_each_reread_their_data() -> None:
     desk = Desk()
 
     @limpet.agent(name="desk_two", approvals=limpet.Approvals("external_action"))

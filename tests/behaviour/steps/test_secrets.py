@@ -1,4 +1,4 @@
-"""Secrets: tools get them, and nothing else does: every shape of one, through every place where it could be seen."""
+"""Secrets: only tools receive them. Every form of a secret is sent through every place where it could leak."""
 
 import asyncio
 from pathlib import Path
@@ -20,12 +20,12 @@ from tests.unit.credentials import letters
 RISKY = limpet.Approvals("external_action", to="finance")
 VALUE = "open sesame at the rock"
 CREDENTIAL = "gh" + "p_" + letters(99, 36)
-# These hold no text of users at all; they are looked at all the same.
-WORDLESS = {"request rows", "contracts", "limpet diff", "limpet doctor"}
+# These sinks contain no user text, but are searched all the same.
+WITHOUT_USER_TEXT = {"request rows", "contracts", "limpet diff", "limpet doctor"}
 
 
 class Login(BaseModel):
-    """What a tool needs to come in."""
+    """Credentials of a tool."""
 
     user: str
     key: Secret
@@ -36,13 +36,13 @@ class Login(BaseModel):
 
 @pytest.fixture(scope="module")
 def shapes(request: pytest.FixtureRequest) -> list[Shape]:
-    """All of them with --full; else enough."""
+    """All forms with --full, otherwise a sample."""
     return [*TYPED, *PATTERNED] if request.config.getoption("--full") else SHAPES
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, shapes: list[Shape]) -> World:
-    """What could be seen of them, anywhere."""
+    """Everything that was visible outside of tools."""
     before = dict(tools._tools)
     try:
         return collect(tmp_path_factory.mktemp("leaks"), shapes)
@@ -51,61 +51,60 @@ def world(tmp_path_factory: pytest.TempPathFactory, shapes: list[Shape]) -> Worl
         tools._tools.update(before)
 
 
-def test_there_are_many_shapes_and_many_places(world: World, shapes: list[Shape]) -> None:
-    """Fifty and twelve at the least, and no place that is not looked at."""
+def test_the_matrix_covers_fifty_forms_and_every_sink(world: World, shapes: list[Shape]) -> None:
     assert len({shape.needle for shape in shapes}) == len(shapes) >= 50
     assert set(world.sinks) == set(SINKS)
     assert len(SINKS) >= 12
 
 
 @pytest.mark.parametrize("sink", SINKS)
-def test_no_secret_of_any_shape_is_seen(world: World, shapes: list[Shape], sink: str) -> None:
-    """Neither a Secret, nor what looks like one."""
+def test_no_secret_appears_in_any_sink(world: World, shapes: list[Shape], sink: str) -> None:
+    """Neither a `Secret` nor text that looks like a credential."""
     seen = bytes(world.sinks[sink])
     assert [shape.name for shape in shapes if any(form in seen for form in shape.forms)] == []
 
 
-@pytest.mark.parametrize("sink", sorted(set(SINKS) - WORDLESS))
-def test_what_is_no_secret_is_seen_there(world: World, sink: str) -> None:
-    """So a secret would be, if it were not taken out."""
+@pytest.mark.parametrize("sink", sorted(set(SINKS) - WITHOUT_USER_TEXT))
+def test_ordinary_text_appears_in_every_sink(world: World, sink: str) -> None:
+    """This proves that the search would find a secret."""
     assert CONTROL.needle.encode() in world.sinks[sink]
 
 
-def test_tools_had_the_real_ones(world: World, shapes: list[Shape]) -> None:
-    """In every shape, at each of their calls."""
+def test_tools_receive_the_real_secrets(world: World, shapes: list[Shape]) -> None:
+    """In every form, at each of three calls."""
     wrong = [
         shape.name
         for shape in shapes
         if len(world.received[shape.name]) != 3
-        or not all(shape.needle in _told(it) for it in world.received[shape.name])
+        or not all(shape.needle in _revealed(it) for it in world.received[shape.name])
     ]
     assert wrong == []
 
 
-def _told(value: Any) -> str:
-    """Everything that is in a value, secrets revealed."""
+def _revealed(value: Any) -> str:
+    """Return all text inside a value, with secrets revealed."""
     match value:
         case Secret():
-            return _told(value.reveal())
+            return _revealed(value.reveal())
         case SecretStr() | SecretBytes():
-            return _told(value.get_secret_value())
+            return _revealed(value.get_secret_value())
         case str() | bytes():
             return value if isinstance(value, str) else value.decode()
         case dict():
-            return " ".join(map(_told, value.values()))
+            return " ".join(map(_revealed, value.values()))
         case list() | tuple() | set() | frozenset():
-            return " ".join(map(_told, value))
+            return " ".join(map(_revealed, value))
         case msgspec.Struct():
-            return _told(msgspec.structs.asdict(value))
+            return _revealed(msgspec.structs.asdict(value))
         case _:
-            return _told(vars(value)) if hasattr(value, "__dict__") else ""
+            return _revealed(vars(value)) if hasattr(value, "__dict__") else ""
 
 
-# What tools get
+# Values that tools receive
 
 
-async def test_a_killed_step_gets_its_secret_again() -> None:
-    """The code is executed again, and gives it again; the log never held it."""
+async def test_a_step_repeated_after_a_crash_receives_its_secret() -> None:
+    """The agent's code runs again and passes the secret again; the log does not contain it."""
     got: list[str] = []
 
     @limpet.tool(effect="idempotent")
@@ -128,8 +127,8 @@ async def test_a_killed_step_gets_its_secret_again() -> None:
     assert len(got) >= 2
 
 
-async def test_every_attempt_gets_it() -> None:
-    """So does `verify`; the undoing, which is done from the log alone, does not."""
+async def test_every_attempt_and_verify_receive_the_secret() -> None:
+    """The compensation, which works from the log alone, does not."""
     got: list[str] = []
 
     @limpet.tool(effect="once", retry=limpet.Retry(3))
@@ -162,8 +161,8 @@ async def test_every_attempt_gets_it() -> None:
     assert len(got) > 3
 
 
-async def test_a_secret_that_was_rotated_is_no_divergence() -> None:
-    """What is compared is what is recorded, and no digest of a secret is."""
+async def test_a_rotated_secret_is_no_divergence() -> None:
+    """Replay compares only what is recorded, and no digest of a secret is recorded."""
     keys = [VALUE]
     got: list[str] = []
 
@@ -197,8 +196,8 @@ async def test_a_secret_that_was_rotated_is_no_divergence() -> None:
     assert got == keys
 
 
-async def test_one_that_looks_like_the_default_is_not_taken_for_it() -> None:
-    """All look alike in the log."""
+async def test_a_secret_argument_is_not_mistaken_for_the_default() -> None:
+    """All secrets look alike in the log."""
     got: list[str] = []
 
     @limpet.tool(effect="none")
@@ -220,8 +219,8 @@ async def test_one_that_looks_like_the_default_is_not_taken_for_it() -> None:
     assert got == ["a by default", f"b {VALUE}", "one of many two of many three of many"]
 
 
-async def test_what_comes_from_the_log_is_withheld() -> None:
-    """Inputs, results, the state and other agents' inputs, live and replayed alike."""
+async def test_secrets_read_from_the_log_are_withheld() -> None:
+    """Inputs, results, state and the inputs of other agents, both live and on replay."""
     seen: list[bool] = []
 
     @limpet.tool(effect="none")
@@ -258,8 +257,8 @@ async def test_what_comes_from_the_log_is_withheld() -> None:
     ],
     ids=str,
 )
-async def test_what_a_person_typed_is_used_and_else_the_secret(edited: dict[str, Any] | None, expected: str) -> None:
-    """They see that there is one, and not which."""
+async def test_an_approver_may_replace_a_secret_argument(edited: dict[str, Any] | None, expected: str) -> None:
+    """The person sees that there is a secret, but not its value. An unedited secret is passed on."""
     got: list[str] = []
 
     @limpet.tool(effect="once", risk="external_action")
@@ -280,8 +279,7 @@ async def test_what_a_person_typed_is_used_and_else_the_secret(edited: dict[str,
     assert got == [expected]
 
 
-async def test_a_secret_inside_of_something_edited_is_withheld() -> None:
-    """The rest of it is the person's by then."""
+async def test_a_secret_inside_an_edited_argument_is_withheld() -> None:
 
     @limpet.tool(effect="once", risk="external_action")
     async def enter(login: Login) -> str:
@@ -299,16 +297,16 @@ async def test_a_secret_inside_of_something_edited_is_withheld() -> None:
         assert await handle.result() == "bob True"
 
 
-# Patterns in what is recorded
+# Patterns in recorded values
 
 
-async def test_without_redact_results_are_recorded_as_they_are() -> None:
-    """What is said about them is not: a message, a progress note, a brief."""
+async def test_without_redact_results_are_recorded_unchanged() -> None:
+    """Texts about them (a question, a progress note, a brief) are redacted."""
 
     @limpet.tool(effect="none")
     async def look() -> str:
         limpet.current().progress(f"with {CREDENTIAL}")
-        await asyncio.sleep(0)  # noqa: TID251 - a turn, in which that is recorded
+        await asyncio.sleep(0)  # noqa: TID251 - a turn, to record the progress
         return CREDENTIAL
 
     @limpet.agent()
@@ -329,8 +327,8 @@ async def test_without_redact_results_are_recorded_as_they_are() -> None:
         assert await handle.result() == CREDENTIAL
 
 
-async def test_with_redact_the_code_sees_what_was_recorded_live_and_replayed() -> None:
-    """Tools get the real arguments; everything else is what the log says."""
+async def test_with_redact_the_code_sees_redacted_values_live_and_on_replay() -> None:
+    """Tools receive the real arguments."""
     got: list[str] = []
     seen: list[tuple[str, str]] = []
 
@@ -360,8 +358,7 @@ async def test_with_redact_the_code_sees_what_was_recorded_live_and_replayed() -
     assert set(seen) == {("given [redacted: github token]", "use [redacted: github token]")}
 
 
-async def test_a_name_says_that_an_argument_is_a_secret() -> None:
-    """Where patterns are looked for in what is recorded."""
+async def test_redact_hides_an_argument_named_password() -> None:
     got: list[str] = []
 
     @limpet.tool(effect="none")
@@ -381,15 +378,17 @@ async def test_a_name_says_that_an_argument_is_a_secret() -> None:
     assert got == ["sesame"]
 
 
-def test_what_is_cut_is_looked_through_before() -> None:
-    """Half a credential in a brief is one still."""
+def test_text_is_redacted_before_it_is_truncated() -> None:
+    """Half a credential in a brief would still be a leak."""
     for before in range(150, 200, 3):
         assert CREDENTIAL[4:10] not in shown(inline(["x" * before, CREDENTIAL, "y" * 500]))
 
 
 @pytest.mark.parametrize(("said", "is_on"), [("1", True), ("0", False), ("", False)])
-def test_the_environment_may_say_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str, is_on: bool) -> None:
-    """An argument counts more; another store of the same app does likewise."""
+def test_limpet_redact_turns_redaction_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str, is_on: bool
+) -> None:
+    """The argument `redact=` takes precedence. Another store of the same app uses the same redaction."""
     monkeypatch.setenv("LIMPET_REDACT", said)
     assert limpet.open("memory:").store.redaction.is_on is is_on
     assert not limpet.open("memory:", redact=False).store.redaction.is_on

@@ -1,4 +1,4 @@
-"""Steps: intent before effect, results verbatim, attempts, and what nobody knows."""
+"""Steps: intent before effect, verbatim results, attempts, and unknown outcomes."""
 
 import asyncio
 import inspect
@@ -17,8 +17,8 @@ async def kinds(app: limpet.App, run: str) -> list[str]:
     return [event.kind for event in await app.log(run)]
 
 
-async def test_a_result_is_recorded_and_its_function_not_called_again() -> None:
-    """A crash after the step: its result comes from the log, also None, 0 and what is empty."""
+async def test_a_completed_step_is_not_called_again() -> None:
+    """After a crash its result comes from the log, also if it is None, 0 or empty."""
     outputs: list[Any] = [None, 0, "", [], {}, False, "text", {"a": [1, None]}]
     for output in outputs:
 
@@ -41,8 +41,8 @@ async def test_a_result_is_recorded_and_its_function_not_called_again() -> None:
             assert len(app.calls(give)) == 2
 
 
-async def test_intent_is_durable_before_an_effect_and_a_read_costs_one_commit() -> None:
-    """When the function of an effect runs, its start is in the log; that of a read rides with its end."""
+async def test_the_start_of_an_effect_is_durable_before_its_function_runs() -> None:
+    """The start of a read is committed together with its end."""
     seen: dict[str, list[str]] = {}
 
     @limpet.tool(effect="none")
@@ -64,8 +64,8 @@ async def test_intent_is_durable_before_an_effect_and_a_read_costs_one_commit() 
     assert seen["act"] == [*seen["read"], "step.started", "step.completed", "step.started"]
 
 
-async def test_every_error_is_kept_and_the_last_one_is_raised() -> None:
-    """Attempts are durable; the code gets StepFailed with what it was, live and on replay."""
+async def test_every_failed_attempt_is_recorded_and_the_last_error_is_raised() -> None:
+    """The code gets StepFailed with the original error, live and on replay."""
 
     @limpet.tool(effect="none", retry=limpet.Retry(3))
     async def flaky() -> str:
@@ -95,8 +95,8 @@ async def test_every_error_is_kept_and_the_last_one_is_raised() -> None:
     assert len(caught) >= 2
 
 
-async def test_what_says_that_nothing_was_applied_is_retried_whatever_the_effect() -> None:
-    """NotApplied and RetryAfter; Permanent ends it at once."""
+async def test_not_applied_and_retry_after_are_retried_for_any_effect() -> None:
+    """Permanent fails the step immediately."""
 
     @limpet.tool(effect="once", retry=limpet.Retry(3))
     async def act() -> str:
@@ -116,8 +116,8 @@ async def test_what_says_that_nothing_was_applied_is_retried_whatever_the_effect
         assert len(app.calls(act)) == 4
 
 
-async def test_a_once_effect_that_raised_is_verified() -> None:
-    """Applied: its result is taken. Not applied: it is tried again as often as retry says, then it has failed."""
+async def test_a_once_effect_that_raises_is_verified() -> None:
+    """Applied: the verified result is used. Not applied: the step is retried up to its limit, then it fails."""
     applied = {"yes": False}
 
     @limpet.tool(effect="once", retry=limpet.Retry(2))
@@ -148,8 +148,8 @@ async def test_a_once_effect_that_raised_is_verified() -> None:
     ("said", "calls", "result"),
     [({"applied": "by hand"}, 1, "by hand"), ("not_applied", 2, "done"), ("unknown", 1, "unknown")],
 )
-async def test_a_once_effect_that_nobody_can_verify_goes_to_a_person(said: Any, calls: int, result: str) -> None:
-    """Its worker died in it: it is never repeated blindly."""
+async def test_an_interrupted_once_effect_without_verify_goes_to_a_person(said: Any, calls: int, result: str) -> None:
+    """Its worker died while it ran; it is never repeated blindly."""
     crashed = asyncio.Event()
 
     @limpet.tool(effect="once")
@@ -181,8 +181,8 @@ async def test_a_once_effect_that_nobody_can_verify_goes_to_a_person(said: Any, 
 
 
 @pytest.mark.parametrize("effect", ["none", "idempotent"])
-async def test_a_death_is_repeated_where_that_is_safe_and_counts_no_attempt(effect: Any) -> None:
-    """With the same key; the attempt keeps its number."""
+async def test_a_safe_step_is_repeated_after_a_crash_without_counting_an_attempt(effect: Any) -> None:
+    """The repeated call has the same key and attempt number."""
     crashed = asyncio.Event()
     seen: list[tuple[int, str]] = []
 
@@ -209,8 +209,8 @@ async def test_a_death_is_repeated_where_that_is_safe_and_counts_no_attempt(effe
     assert seen[0] == (1, f"r1:step_1:act:{'44136fa355b3678a'}" if effect != "none" else "")
 
 
-async def test_an_idempotent_effect_without_an_answer_is_unknown() -> None:
-    """After its last attempt the code is told so, not that it failed."""
+async def test_an_idempotent_effect_without_a_response_has_an_unknown_outcome() -> None:
+    """After the last attempt the code gets OutcomeUnknown, not StepFailed."""
 
     @limpet.tool(effect="idempotent", retry=limpet.Retry(2))
     async def act() -> str:
@@ -234,8 +234,8 @@ async def test_an_idempotent_effect_without_an_answer_is_unknown() -> None:
         ]
 
 
-async def test_an_attempt_has_its_time() -> None:
-    """By the injected clock; then a read has failed."""
+async def test_a_read_fails_after_its_timeout() -> None:
+    """The timeout uses the injected clock."""
 
     @limpet.tool(effect="none", timeout="10s")
     async def slow() -> None:
@@ -257,8 +257,8 @@ async def test_an_attempt_has_its_time() -> None:
         assert await handle.result() == "timed out after 10 s"
 
 
-async def test_an_output_that_cannot_be_stored_is_unavailable_and_never_run_again() -> None:
-    """The effect was applied: the same error each time."""
+async def test_an_effect_whose_output_cannot_be_stored_is_not_repeated() -> None:
+    """The effect was applied, so the code gets OutputUnavailable, live and on replay."""
 
     @limpet.tool(effect="once")
     async def act() -> Any:
@@ -280,8 +280,8 @@ async def test_an_output_that_cannot_be_stored_is_unavailable_and_never_run_agai
         assert len(app.calls(act)) == 1
 
 
-async def test_inside_a_tool() -> None:
-    """The key, the attempt, progress, partial values, what was spent; a key in a read is an error."""
+async def test_a_tool_reports_progress_and_spending_and_reads_its_key() -> None:
+    """The idempotency key is not available in a read."""
 
     @limpet.tool(effect="idempotent")
     async def act() -> str:
@@ -315,7 +315,7 @@ async def test_inside_a_tool() -> None:
 
 
 async def test_a_direct_call_of_a_tool_in_an_agent_is_refused() -> None:
-    """Inside another tool it is the plain function."""
+    """Inside another tool, the call runs the plain function."""
 
     @limpet.tool(effect="none")
     async def inner() -> int:
@@ -335,8 +335,8 @@ async def test_a_direct_call_of_a_tool_in_an_agent_is_refused() -> None:
         assert await app.run(agent) == 7
 
 
-async def test_sync_tools_run_beside_the_event_loop() -> None:
-    """With the same context: key, progress, errors."""
+async def test_a_sync_tool_runs_in_a_thread_with_its_context() -> None:
+    """Its key, its progress and its errors work as in an async tool."""
 
     @limpet.tool(effect="idempotent")
     def act(n: int) -> str:
@@ -356,8 +356,7 @@ async def test_sync_tools_run_beside_the_event_loop() -> None:
         assert (await app.run(agent, id="r1")).startswith("r1:step_1:act:")
 
 
-async def test_what_is_no_tool_and_no_agent_is_named_with_the_cure() -> None:
-    """A plain function where a tool or an agent is wanted."""
+async def test_a_plain_function_is_refused_with_a_hint_to_decorate_it() -> None:
 
     async def plain(n: int) -> int:
         return n
@@ -376,8 +375,8 @@ async def test_what_is_no_tool_and_no_agent_is_named_with_the_cure() -> None:
             await app.start(plain, 1)  # type: ignore[call-overload]
 
 
-async def test_a_thread_that_was_given_up_tells_what_came_of_it(tmp_path: Path) -> None:
-    """A plain function goes on after its time: its result settles the step before a person has to."""
+async def test_the_late_result_of_a_timed_out_thread_resolves_the_step(tmp_path: Path) -> None:
+    """The request to a person is then withdrawn."""
     go = Event()
 
     @limpet.tool(effect="once", timeout="10ms")
@@ -407,8 +406,8 @@ async def test_a_thread_that_was_given_up_tells_what_came_of_it(tmp_path: Path) 
             assert await app.inbox() == []
 
 
-async def test_a_verify_that_does_not_answer_cannot_tell() -> None:
-    """It has the tool's time; then a person is asked."""
+async def test_a_verify_that_times_out_leaves_the_outcome_to_a_person() -> None:
+    """`verify` has the timeout of its tool."""
     asked: list[bool] = []
 
     @limpet.tool(effect="once", timeout="5s")
@@ -437,8 +436,8 @@ async def test_a_verify_that_does_not_answer_cannot_tell() -> None:
         assert await handle.result() == "sent"
 
 
-async def test_what_is_misspelt_about_a_run_is_refused() -> None:
-    """Nothing is started under an id that nobody knows."""
+async def test_start_refuses_an_unknown_option() -> None:
+    """Otherwise a misspelt `id` would start a run with a generated id."""
 
     @limpet.agent()
     async def agent(run: limpet.Run) -> None:
@@ -452,8 +451,8 @@ async def test_what_is_misspelt_about_a_run_is_refused() -> None:
         assert await app.runs() == []
 
 
-async def test_applied_and_nobody_said_what_it_returned() -> None:
-    """The code is told that, in a sentence with one end; a tool that may return nothing did so."""
+async def test_an_effect_confirmed_without_a_result_raises_output_unavailable() -> None:
+    """A tool that may return None has returned None."""
 
     @limpet.tool(effect="once")
     async def act() -> str:
@@ -483,8 +482,8 @@ async def test_applied_and_nobody_said_what_it_returned() -> None:
         assert await handle.result() == said
 
 
-def test_options_that_a_tool_has_not_are_named() -> None:
-    """With those that there are, and how it is said instead."""
+def test_tool_refuses_an_unknown_option_and_lists_the_allowed_ones() -> None:
+    """The error also suggests `@page.verify` for `verify=`."""
     for wrong, said in (
         ({"verify": print}, "unknown option verify=; allowed: effect, name, .*decorate a function with @page.verify"),
         ({"retires": 3}, "unknown option retires=; allowed: effect, name, risk, retry, .*, invalidates"),
@@ -503,7 +502,7 @@ async def forgettable(n: int) -> int:
 
 
 def line_of(fn: Any, text: str) -> str:
-    """Where a function has a text."""
+    """Return the file and line of a text in an agent's function."""
     lines, first = inspect.getsourcelines(fn.fn)
     return f"test_steps.py, line {first + next(n for n, line in enumerate(lines) if text in line)}"
 
@@ -529,8 +528,8 @@ async def forgets_a_task(run: limpet.Run) -> str:
 
 
 @pytest.mark.parametrize("agent", [forgets_a_step, forgets_an_ask, forgets_a_task], ids=lambda each: each.name)
-async def test_a_verb_that_is_never_awaited_fails_the_run_and_names_the_line(agent: Any) -> None:
-    """It was never done, so the run must not complete as if it were."""
+async def test_a_call_that_is_never_awaited_fails_the_run_and_names_the_line(agent: Any) -> None:
+    """The call had no effect, so the run must not complete as if it had."""
     async with testing.app(agent) as app:
         handle = await app.start(agent)
         with pytest.raises(limpet.RunFailed) as failed:
@@ -540,8 +539,7 @@ async def test_a_verb_that_is_never_awaited_fails_the_run_and_names_the_line(age
         assert line_of(agent, "# forgotten" if agent is not forgets_a_task else "# noqa") in str(failed.value)
 
 
-async def test_verbs_that_were_awaited_cancelled_or_raced_are_not_forgotten() -> None:
-    """Nor those of a function that failed by itself."""
+async def test_awaited_cancelled_or_raced_calls_do_not_fail_the_run() -> None:
 
     @limpet.agent(name="forgets_nothing")
     async def careful(run: limpet.Run) -> str:
@@ -559,8 +557,7 @@ async def test_verbs_that_were_awaited_cancelled_or_raced_are_not_forgotten() ->
         assert await handle.result() == "ok"
 
 
-def test_every_verb_is_noticed() -> None:
-    """A new one, too."""
+def test_every_coroutine_method_of_run_detects_a_missing_await() -> None:
     verbs = [fn for name, fn in vars(limpet.Run).items() if callable(fn) and not name.startswith("_")]
     coroutines = [fn for fn in verbs if "Coroutine" in str(inspect.signature(fn).return_annotation)]
     assert len(coroutines) >= 15
@@ -569,8 +566,8 @@ def test_every_verb_is_noticed() -> None:
         assert noticing.__code__.co_filename == missed_awaits.__file__, fn
 
 
-async def test_what_the_code_cancelled_is_not_begun_again() -> None:
-    """A time-out of the code around an effect: replayed, it waits to be cancelled again."""
+async def test_a_step_cancelled_by_the_code_is_not_started_again() -> None:
+    """The code's own timeout cancels the step; on replay the step waits to be cancelled again."""
     stuck = asyncio.Event()
 
     @limpet.tool(effect="idempotent")

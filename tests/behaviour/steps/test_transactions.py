@@ -1,4 +1,4 @@
-"""Tools whose writes commit with the event that says so."""
+"""Tools whose writes commit in one transaction with their event."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from limpet import testing
 
 
 def execute(sql: str) -> list[Any]:
-    """On the store's own connection, in the middle of its transaction."""
+    """Execute SQL on the store's connection, inside its transaction."""
     connection = limpet.current().transaction
     found = connection.execute(sql)
     return list(found) if sql.startswith("SELECT") else []
@@ -39,8 +39,10 @@ async def transacting(run: limpet.Run) -> list[Any]:
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-async def test_both_or_neither(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """What raised has left nothing, and what returned is there with its event; nothing is ever unknown."""
+async def test_a_transaction_tool_commits_its_writes_with_its_event_or_not_at_all(
+    store: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """A failed attempt leaves no rows, and no outcome is ever unknown."""
     url = f"sqlite:///{tmp_path}/t.db" if store == "sqlite" else request.getfixturevalue("postgres_schema")
     async with limpet.open(url, agents=[transacting]) as app:
         handle = await app.start(transacting, id="r1")
@@ -51,8 +53,8 @@ async def test_both_or_neither(store: str, tmp_path: Path, request: pytest.Fixtu
         await app.verify("r1")
 
 
-async def test_a_stub_needs_no_database() -> None:
-    """In memory there are no transactions; what a test says a tool returns is in none."""
+async def test_a_stubbed_transaction_tool_needs_no_database() -> None:
+    """The memory store has no transactions."""
     async with testing.app(transacting) as app:
         app.stub(tx_write, "one", "two", ValueError("no"))
         app.stub(tx_read, [7])
@@ -63,8 +65,7 @@ async def kinds(app: limpet.App, run: str) -> list[str]:
     return [event.kind for event in await app.log(run)]
 
 
-async def test_what_a_transaction_said_before_it_failed_is_redacted(tmp_path: Path) -> None:
-    """Like everything else that is recorded."""
+async def test_the_partial_value_of_a_failed_transaction_is_redacted(tmp_path: Path) -> None:
 
     @limpet.tool(effect="transaction", name="tx_partial")
     def partial() -> None:

@@ -1,4 +1,4 @@
-"""Files from elsewhere that are no bundles, or are meant to do harm: refused with an error of ours, unread."""
+"""Foreign, damaged or hostile files are refused as bundles with InvalidBundle."""
 
 import zipfile
 from collections.abc import Awaitable, Callable
@@ -22,16 +22,16 @@ async def archived(run: limpet.Run, size: int) -> int:
     return size
 
 
-async def exported(path: Path, size: int = 100) -> None:
-    """A good bundle."""
+async def export_run(path: Path, size: int = 100) -> None:
+    """Write a valid bundle."""
     async with testing.app(archived) as app:
         await app.start(archived, size, id="r1")
         await app.settle()
         await app.export("r1", path)
 
 
-def rewritten(path: Path, **parts: bytes) -> None:
-    """The same file with other parts."""
+def rewrite(path: Path, **parts: bytes) -> None:
+    """Replace parts of a bundle."""
     with zipfile.ZipFile(path) as file:
         held = {name: file.read(name) for name in file.namelist()}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
@@ -45,31 +45,31 @@ async def load(path: Path) -> None:
 
 
 def bomb(path: Path) -> None:
-    rewritten(path, log=bytes(100 * 1024**2))
+    rewrite(path, log=bytes(100 * 1024**2))
 
 
 def deep(path: Path) -> None:
-    rewritten(path, log=b'{"run":"r1","seq":1,"body":' + b"[" * 200_000)
+    rewrite(path, log=b'{"run":"r1","seq":1,"body":' + b"[" * 200_000)
 
 
 def deep_manifest(path: Path) -> None:
-    rewritten(path, manifest=b'{"more":' + b"[" * 200_000)
+    rewrite(path, manifest=b'{"more":' + b"[" * 200_000)
 
 
 def many_lines(path: Path) -> None:
-    rewritten(path, log=b"\n" * 60_000_000)
+    rewrite(path, log=b"\n" * 60_000_000)
 
 
 def encrypted(path: Path) -> None:
-    changed(path, 8, b"\x01")
+    change_byte(path, 8, b"\x01")
 
 
 def unknown_compression(path: Path) -> None:
-    changed(path, 10, b"\x63")
+    change_byte(path, 10, b"\x63")
 
 
-def changed(path: Path, place: int, value: bytes) -> None:
-    """Change a byte of the first entry in the directory."""
+def change_byte(path: Path, place: int, value: bytes) -> None:
+    """Change a byte of the first entry in the zip directory."""
     data = bytearray(path.read_bytes())
     at = data.index(b"PK\1\2") + place
     data[at : at + 1] = value
@@ -108,7 +108,7 @@ def too_many(path: Path) -> None:
 
 
 def no_text(path: Path) -> None:
-    rewritten(path, log=b"\xff\xfe\n", manifest=b"\xff")
+    rewrite(path, log=b"\xff\xfe\n", manifest=b"\xff")
 
 
 HARMFUL = [
@@ -129,21 +129,21 @@ HARMFUL = [
 
 @pytest.mark.parametrize("read", [load, verify_bundle])
 @pytest.mark.parametrize("harm", HARMFUL)
-async def test_a_harmful_file_is_refused(
+async def test_a_hostile_bundle_is_refused(
     tmp_path: Path, harm: Callable[[Path], None], read: Callable[[Path], Awaitable[Any]]
 ) -> None:
-    """A bomb, deep JSON, a password, another compression, damage: each says that the file is no bundle."""
+    """A zip bomb, deeply nested JSON, a password, another compression or damage."""
     path = tmp_path / "run.zip"
-    await exported(path)
+    await export_run(path)
     harm(path)
     with pytest.raises(limpet.InvalidBundle):
         await read(path)
 
 
-async def test_a_file_with_any_damage_is_refused_with_an_error_of_ours(tmp_path: Path, full: bool) -> None:
-    """Whatever the bytes are; and what is not damaged is the very run."""
+async def test_a_bundle_with_random_damage_raises_only_limpet_errors(tmp_path: Path, full: bool) -> None:
+    """A file that is accepted contains the run unchanged."""
     path, other = tmp_path / "run.zip", tmp_path / "other.zip"
-    await exported(path)
+    await export_run(path)
     good, bits = path.read_bytes(), SeededIds(7).bits
     for _ in range(5_000 if full else 500):
         data = bytearray(good)
@@ -154,17 +154,16 @@ async def test_a_file_with_any_damage_is_refused_with_an_error_of_ours(tmp_path:
             assert (await verify_bundle(other)).runs == 1
 
 
-async def test_what_compresses_well_is_loaded_again(tmp_path: Path) -> None:
-    """An export never looks like a bomb."""
+async def test_a_highly_compressible_export_can_be_loaded(tmp_path: Path) -> None:
+    """An export is never mistaken for a zip bomb."""
     path = tmp_path / "run.zip"
-    await exported(path, size=archives.SMALL + 1)
+    await export_run(path, size=archives.SMALL + 1)
     await load(path)
 
 
-async def test_a_large_file_is_read_if_that_is_said(tmp_path: Path) -> None:
-    """How much is read at most is up to the caller."""
+async def test_max_bytes_limits_the_size_of_a_loaded_bundle(tmp_path: Path) -> None:
     path = tmp_path / "run.zip"
-    await exported(path)
+    await export_run(path)
     async with testing.app() as app:
         with pytest.raises(limpet.InvalidBundle, match="max_bytes"):
             await app.load(path, max_bytes=1_000)
@@ -172,8 +171,8 @@ async def test_a_large_file_is_read_if_that_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("held", [b"[" * 200_000, b"\xff\n", b"x" * 100_000])
-async def test_heads_that_are_none_are_refused(tmp_path: Path, held: bytes) -> None:
-    """Deep JSON, no text, no end of a line."""
+async def test_an_invalid_heads_file_is_refused(tmp_path: Path, held: bytes) -> None:
+    """Deeply nested JSON, invalid UTF-8, or a line without end."""
     path = tmp_path / "heads.jsonl"
     path.write_bytes(held)
     async with testing.app() as app:

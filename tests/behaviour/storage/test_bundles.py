@@ -1,4 +1,4 @@
-"""Runs in files: out of one store, into another."""
+"""Bundles: runs exported from one store and loaded into another."""
 
 import zipfile
 from pathlib import Path
@@ -23,7 +23,7 @@ async def bundled(run: limpet.Run, what: str) -> int:
 
 
 async def test_a_run_moves_to_another_store(tmp_path: Path, postgres_schema: str) -> None:
-    """With its blobs, its waits and its hashes; it goes on there when it is resumed, with no action repeated."""
+    """With its blobs, waits and hashes. After a resume it continues there without repeating an effect."""
     path = tmp_path / "run.zip"
     async with testing.app(bundled) as app:
         await app.start(bundled, "ab", id="r1")
@@ -39,7 +39,7 @@ async def test_a_run_moves_to_another_store(tmp_path: Path, postgres_schema: str
             assert (await other.log("r1"))[: len(before)] == before
             await other.verify("r1")
             assert await other.store.check_rows("r1") == []
-            assert (await other.load(path)).id == "r1"  # the very same is here
+            assert (await other.load(path)).id == "r1"  # loading the same run again is accepted
             await other.approve((await other.inbox())[0], by="ann")
             await other.resume("r1")
             assert await handle.result(timeout="30s") == 20_000
@@ -47,8 +47,8 @@ async def test_a_run_moves_to_another_store(tmp_path: Path, postgres_schema: str
             assert [event.body["number"] for event in steps] == [1, 2]
 
 
-async def test_a_changed_file_is_refused(tmp_path: Path) -> None:
-    """By its hashes, before anything is stored; as is a file that is no bundle."""
+async def test_a_changed_bundle_is_refused(tmp_path: Path) -> None:
+    """Its hashes are checked before anything is stored. A file that is no bundle is refused, too."""
     path = tmp_path / "run.zip"
     async with testing.app(bundled) as app:
         await app.start(bundled, "ab", id="r1")
@@ -69,8 +69,7 @@ async def test_a_changed_file_is_refused(tmp_path: Path) -> None:
         assert await app.runs() == []
 
 
-async def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Not even what was written of it."""
+async def test_a_failed_export_leaves_no_partial_file(tmp_path: Path) -> None:
 
     @limpet.agent()
     async def agent(run: limpet.Run) -> None:
@@ -84,8 +83,8 @@ async def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["run.zip"]
 
 
-async def test_what_leaves_an_encrypted_store_is_whole(tmp_path: Path) -> None:
-    """It is plain text, sealed anew; it goes into plain and encrypted stores, and can be checked by itself."""
+async def test_a_bundle_from_an_encrypted_store_can_be_loaded_anywhere(tmp_path: Path) -> None:
+    """The bundle is plain text with new hashes; plain stores and stores with other keys accept it."""
 
     @limpet.tool(effect="none", name="regress_big")
     async def big() -> str:

@@ -1,4 +1,4 @@
-"""Pruning: what has ended long ago goes, family by family; what somebody may need stays."""
+"""Pruning: related runs that ended long ago are deleted together; others are kept."""
 
 import asyncio
 import json
@@ -42,13 +42,13 @@ async def caller(run: limpet.Run, waits: bool) -> int:
     return found
 
 
-async def ids(app: TestApp) -> set[str]:
-    """Every run that is there."""
+async def run_ids(app: TestApp) -> set[str]:
+    """Return the ids of all runs."""
     return {each.id for each in await app.runs(last=1000)}
 
 
-async def test_a_dry_run_says_what_would_go() -> None:
-    """Nothing is touched; the same without it deletes just that."""
+async def test_a_dry_run_of_prune_reports_what_would_be_deleted() -> None:
+    """It changes nothing; without dry_run, exactly these runs are deleted."""
     async with testing.app(plain, asker) as app:
         await app.start(plain, False, id="done")
         await app.start(plain, True, id="failed")
@@ -56,7 +56,7 @@ async def test_a_dry_run_says_what_would_go() -> None:
         await app.advance("31d")
         await app.start(plain, False, id="young")
         await app.settle()
-        before = await ids(app)
+        before = await run_ids(app)
         found = await app.prune(older_than="30d")
         assert (sorted(found.runs), found.kept, found.dry_run) == (
             ["done", "failed"],
@@ -64,10 +64,10 @@ async def test_a_dry_run_says_what_would_go() -> None:
             True,
         )
         assert str(found).startswith("runs would be deleted: 2, with ")
-        assert await ids(app) == before
+        assert await run_ids(app) == before
         done = await app.prune(older_than="30d", dry_run=False)
         assert sorted(done.runs) == ["done", "failed"]
-        assert await ids(app) == {"waits", "young"}
+        assert await run_ids(app) == {"waits", "young"}
         assert (await app.verify()).runs == 2
         [request] = await app.inbox()
         await app.approve(request, by="ann")
@@ -75,8 +75,8 @@ async def test_a_dry_run_says_what_would_go() -> None:
         assert (await app.info("waits")).status == "completed"
 
 
-async def test_rules_by_status_and_agent() -> None:
-    """Failed ones for longer, those of one agent for ever."""
+async def test_prune_keeps_runs_by_rules_for_status_and_agent() -> None:
+    """Failed runs are kept for longer, and those of one agent permanently."""
     async with testing.app(plain, asker) as app:
         await app.start(plain, False, id="done")
         await app.start(plain, True, id="failed")
@@ -92,14 +92,14 @@ async def test_rules_by_status_and_agent() -> None:
         assert done.kept == {"kept permanently": 1, "not old enough": 1}
         await app.advance("60d")
         assert (await app.prune(older_than="30d", dry_run=False, **rules)).runs == ["failed"]
-        assert await ids(app) == {"asked"}
+        assert await run_ids(app) == {"asked"}
         for wrong in ({"older_than": "soon"}, {"older_than": "1d", "by_status": {"waiting": "1d"}}):
             with pytest.raises(limpet.LimpetError):
                 await app.prune(**wrong)
 
 
-async def test_a_family_goes_together() -> None:
-    """Forks with what they branched off, callers with whom they called; not what was let go alone."""
+async def test_related_runs_are_pruned_together() -> None:
+    """Forks with their originals, and callers with their children, but not runs that were started independently."""
     async with testing.app(plain, caller) as app:
         await app.start(plain, False, id="r")
         await app.settle()
@@ -109,7 +109,7 @@ async def test_a_family_goes_together() -> None:
         await app.advance("10d")
         young = await app.fork("fork", at=2)
         await app.settle()
-        assert await ids(app) == {"r", "fork", young.id, "c", "c.prune_plain-1", "c-alone"}
+        assert await run_ids(app) == {"r", "fork", young.id, "c", "c.prune_plain-1", "c-alone"}
         found = await app.prune(older_than="5d")
         assert found.runs == ["c-alone"]
         assert any("a related run is kept" in reason for reason in found.kept)
@@ -119,12 +119,12 @@ async def test_a_family_goes_together() -> None:
         await app.advance("6d")
         done = await app.prune(older_than="5d", dry_run=False)
         assert set(done.runs) == {"r", "fork", young.id, "c", "c.prune_plain-1", "c-alone"}
-        assert await ids(app) == set()
+        assert await run_ids(app) == set()
         assert done.events > 30
 
 
-async def test_what_goes_is_put_into_files_first(tmp_path: Path) -> None:
-    """They can be loaded again; heads that were kept know what was deleted on purpose."""
+async def test_pruned_runs_are_archived_first(tmp_path: Path) -> None:
+    """Archives can be loaded again. With the list of pruned runs, saved heads still verify."""
     async with testing.app(plain, asker) as app:
         await app.start(plain, False, id="r")
         await app.start(asker, id="waits")
@@ -145,8 +145,8 @@ async def test_what_goes_is_put_into_files_first(tmp_path: Path) -> None:
         assert (await app.verify(heads=tmp_path / "heads.jsonl")).runs == 3
 
 
-async def test_snapshots_and_blobs_go_too() -> None:
-    """Cached states are thinned to a number; content that nobody refers to is collected."""
+async def test_prune_thins_snapshots() -> None:
+    """The state of the run is unchanged."""
 
     @limpet.tool(effect="none", name="prune_big")
     async def big(n: int) -> str:
@@ -176,8 +176,8 @@ async def test_snapshots_and_blobs_go_too() -> None:
         assert (await app.state("live")).step == 40
 
 
-async def test_whoever_waits_for_a_run_hears_that_it_is_gone() -> None:
-    """It ended elsewhere, and was deleted before anybody here had looked."""
+async def test_waiting_for_a_run_that_is_pruned_raises_not_found() -> None:
+    """The run ended in another process, and was deleted before this one read its end."""
     async with testing.app(asker) as app:
         handle = await app.start(asker, id="r")
         await app.settle()
@@ -199,8 +199,8 @@ async def test_whoever_waits_for_a_run_hears_that_it_is_gone() -> None:
                 await waiting
 
 
-async def test_an_archive_keeps_every_life_of_an_id(tmp_path: Path) -> None:
-    """Another run under the same id, and one that had gone on after it was put away: nothing is overwritten."""
+async def test_an_archive_keeps_all_runs_with_the_same_id(tmp_path: Path) -> None:
+    """A bundle is never overwritten by another run with the same id."""
     async with testing.app(plain) as app:
         for fails in (False, True, False):
             await app.start(plain, fails, id="r")
@@ -215,8 +215,8 @@ async def test_an_archive_keeps_every_life_of_an_id(tmp_path: Path) -> None:
         assert [path for path in tmp_path.iterdir() if path.suffix == ".part"] == []
 
 
-async def test_what_a_pruned_run_had_started_is_not_taken_for_that_of_another() -> None:
-    """It goes on alone, under a name that a new run of the same id would give to its own."""
+async def test_a_new_run_does_not_adopt_the_child_of_a_pruned_run_with_its_id() -> None:
+    """The child runs on independently, and the new run's child gets another id."""
 
     @limpet.agent(name="prune_starter")
     async def starter(run: limpet.Run) -> str:
@@ -232,8 +232,8 @@ async def test_what_a_pruned_run_had_started_is_not_taken_for_that_of_another() 
         await app.verify()
 
 
-async def test_what_a_run_said_to_itself_goes_with_it() -> None:
-    """A conversation of its own; one that it was started in stays, for whoever comes next."""
+async def test_the_own_conversation_of_a_run_is_pruned_with_it() -> None:
+    """A conversation that the run was started in is kept."""
 
     @limpet.agent(name="prune_talker")
     async def talker(run: limpet.Run, text: str) -> None:

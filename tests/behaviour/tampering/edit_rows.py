@@ -1,4 +1,4 @@
-"""Whoever has the database and no key to anything: changes rows behind the store's back, and puts them back."""
+"""An attacker with the database but without keys: changes rows behind the store's back, and restores them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -9,50 +9,50 @@ from typing import Any
 import apsw
 import psycopg
 
-__all__ = ["Hand", "PostgresHand", "SqliteHand"]
+__all__ = ["PostgresRowEditor", "RowEditor", "SqliteRowEditor"]
 
 
-class Hand(ABC):
-    """A connection of its own; `{events}` in a statement is that table's name, `?` a value."""
+class RowEditor(ABC):
+    """Edits rows over its own connection. In a statement, `{events}` is the name of that table and `?` a value."""
 
     @abstractmethod
     def run(self, statement: str, *values: Any) -> list[Sequence[Any]]:
-        """What a statement gives."""
+        """Execute a statement and return its rows."""
 
     @abstractmethod
     def tables(self) -> list[str]:
-        """The names of all tables of the store."""
+        """Return the names of all tables of the store."""
 
     @abstractmethod
     def columns(self, table: str) -> dict[str, tuple[str, bool]]:
-        """The columns of a table, each with its type and whether it may hold nothing."""
+        """Return the columns of a table with their types, and whether they may be NULL."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connection."""
 
     def copy(self, table: str) -> None:
-        """Keep a table as it is."""
+        """Keep a copy of a table."""
         self.run(f"CREATE TEMP TABLE kept_{table} AS SELECT * FROM {{{table}}}")
 
     def change(self, table: str, row: Sequence[Any], column: str, value: Any) -> bool:
-        """Put another value into one row; false if the schema has no place for it."""
+        """Change a value of one row; return False if the schema refuses it."""
         where, keys = self._only(table, row)
         return self._is_done(f'UPDATE {{{table}}} SET "{column}" = ? WHERE {where}', value, *keys)
 
     def delete(self, table: str, row: Sequence[Any]) -> bool:
-        """Take one row away."""
+        """Delete one row; return False if the schema refuses it."""
         where, keys = self._only(table, row)
         return self._is_done(f"DELETE FROM {{{table}}} WHERE {where}", *keys)
 
     def add(self, table: str, row: Sequence[Any]) -> bool:
-        """Put a row there; false if the schema has no place for it."""
+        """Insert a row; return False if the schema refuses it."""
         names = ", ".join(f'"{name}"' for name in self.columns(table))
         places = ", ".join("?" * len(row))
         return self._is_done(f"INSERT INTO {{{table}}} ({names}) {self.as_given} VALUES ({places})", *row)
 
     as_given = ""
-    """What lets a row say its own number."""
+    """SQL clause that allows inserting a generated number."""
     refusals: tuple[type[Exception], ...]
 
     def _is_done(self, statement: str, *values: Any) -> bool:
@@ -63,13 +63,13 @@ class Hand(ABC):
         return True
 
     def _only(self, table: str, row: Sequence[Any]) -> tuple[str, list[Any]]:
-        """What is true of one row alone; its numbers and words tell it apart from the others."""
+        """Return a condition, with its values, that identifies one row."""
         known = [(name, value) for name, value in zip(self.columns(table), row, strict=True) if value is not None]
         return " AND ".join(f'"{name}" = ?' for name, _ in known), [value for _, value in known]
 
     @contextmanager
     def changed(self, *tables: str) -> Iterator[None]:
-        """What is done to these tables inside is undone."""
+        """Undo all changes to these tables at the end of the block."""
         try:
             yield
         finally:
@@ -78,8 +78,8 @@ class Hand(ABC):
                 self.run(f"INSERT INTO {{{table}}} {self.as_given} SELECT * FROM kept_{table}")
 
 
-class SqliteHand(Hand):
-    """On a file; nothing is refused but what is no row at all."""
+class SqliteRowEditor(RowEditor):
+    """Edits an SQLite file. Only values that cannot be stored at all are refused."""
 
     refusals = (apsw.ConstraintError, apsw.MismatchError)
 
@@ -88,7 +88,7 @@ class SqliteHand(Hand):
         for setting in ("synchronous = OFF", "foreign_keys = OFF", "ignore_check_constraints = ON"):
             self._db.execute(f"PRAGMA {setting}")
         for (trigger,) in self._db.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall():
-            self._db.execute(f"DROP TRIGGER {trigger}")  # they would mend some of it
+            self._db.execute(f"DROP TRIGGER {trigger}")  # they would repair some changes
 
     def run(self, statement: str, *values: Any) -> list[Sequence[Any]]:
         return list(self._db.execute(_named(statement, "limpet_"), values).fetchall())
@@ -105,8 +105,8 @@ class SqliteHand(Hand):
         self._db.close()
 
 
-class PostgresHand(Hand):
-    """On a schema of a server; what its constraints do not allow is refused."""
+class PostgresRowEditor(RowEditor):
+    """Edits a schema of a PostgreSQL server. Its constraints refuse some changes."""
 
     as_given = "OVERRIDING SYSTEM VALUE"
     refusals = (psycopg.IntegrityError, psycopg.DataError, psycopg.errors.GeneratedAlways)
@@ -115,7 +115,7 @@ class PostgresHand(Hand):
         address, _, schema = url.partition("?schema=")
         self._db = psycopg.connect(address, autocommit=True)
         self._db.execute(f"SET search_path = {schema.partition('&')[0]}")
-        self._db.execute("SET session_replication_role = replica")  # no trigger, no foreign key
+        self._db.execute("SET session_replication_role = replica")  # no triggers, no foreign keys
 
     def run(self, statement: str, *values: Any) -> list[Sequence[Any]]:
         with self._db.cursor() as cursor:

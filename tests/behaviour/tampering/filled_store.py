@@ -1,4 +1,4 @@
-"""A store in which a bit of everything has happened: runs that ended, wait, were undone, forked and given up."""
+"""A store with a bit of everything: runs that ended, wait, were compensated, forked and released."""
 
 import random  # noqa: TID251 - the same bytes each time
 from collections.abc import Callable
@@ -18,10 +18,10 @@ from limpet.stores.postgres import PostgresBackend
 from limpet.stores.sqlite import SqliteBackend
 from limpet.testing.app import TestApp, TestSettings
 
-__all__ = ["BY_THE_CLOCK", "alone", "happen"]
+__all__ = ["BY_THE_CLOCK", "fill_store", "single_process"]
 
 BY_THE_CLOCK = ("woken", "given-back")
-"""Runs that are claimable since a moment that only the store's clock knew."""
+"""Runs whose `ready_at` only the store's clock determines."""
 NOISE = random.Random(1).randbytes(9_000)
 
 
@@ -42,7 +42,7 @@ async def pay(order: str, cents: int) -> str:
 
 @pay.compensate
 async def pay_back(result: str | None, order: str, cents: int) -> None:
-    """Nothing was paid."""
+    """Do nothing."""
 
 
 @limpet.agent(name="told_helper")
@@ -75,8 +75,8 @@ async def clerk(run: limpet.Run, order: str) -> str:
     return f"{paid} {await run.receive('paid', int, timeout='30d')}"
 
 
-def alone(url: str) -> Callable[[Clock], Backend]:
-    """A backend at an address that looks for no other process: nothing moves by itself."""
+def single_process(url: str) -> Callable[[Clock], Backend]:
+    """Return a backend that polls for no other process, so that nothing changes on its own."""
 
     class File(SqliteBackend):
         capabilities = replace(SqliteBackend.capabilities, processes=False)
@@ -87,21 +87,21 @@ def alone(url: str) -> Callable[[Clock], Backend]:
     return partial(File, url[10:]) if url.startswith("sqlite:") else partial(Server, url)
 
 
-def told_app(backend: Callable[[Clock], Backend], keys: MasterKeys | None = None) -> TestApp:
-    """An app whose clock stands still, on this backend."""
+def frozen_app(backend: Callable[[Clock], Backend], keys: MasterKeys | None = None) -> TestApp:
+    """Return an app with a frozen clock on this backend."""
     settings = TestSettings(backend, FrozenClock())
     settings.faulty._keys = keys
     return TestApp(settings, [clerk, helper])
 
 
-async def happen(backend: Callable[[Clock], Backend], keys: MasterKeys | None = None) -> None:
-    """Everything that is told of here."""
+async def fill_store(backend: Callable[[Clock], Backend], keys: MasterKeys | None = None) -> None:
+    """Fill the store."""
     with patch("limpet.stores.store.CHUNK", 4_000), patch("limpet.stores.blobs.CHUNK", 4_000):
-        async with told_app(backend, keys) as app:
+        async with frozen_app(backend, keys) as app:
             await _clerks(app)
             await _forks(app)
-            await _others(app.store)
-            await _talks(app.store)
+            await _unserved_runs(app.store)
+            await _conversations(app.store)
             await _snapshots(app.store)
 
 
@@ -145,8 +145,8 @@ async def _forks(app: TestApp) -> None:
     await app.store.create("done.1", body, actor="ann")
 
 
-async def _others(store: Store) -> None:
-    """Runs of an agent that nobody serves any more: one is held, and what its worker brought too late is kept."""
+async def _unserved_runs(store: Store) -> None:
+    """Runs of an agent without a worker: one is claimed, and late events of its worker are kept."""
 
     async def tell(run: str, *bodies: AnyBody) -> None:
         row = await store.get(run)
@@ -176,8 +176,8 @@ async def _others(store: Store) -> None:
     await store.create("pending", created, actor="ann")
 
 
-async def _talks(store: Store) -> None:
-    """A conversation, and another that shares its beginning."""
+async def _conversations(store: Store) -> None:
+    """A conversation and a fork of it."""
     first = b.ConversationCreated(session="s-done", user="ann", labels={"topic": "orders"})
     said = tuple(b.MessageAdded(message=f"m{n}", role="user", content=inline(f"message {n}")) for n in range(3))
     await store.append(Create(run="talk", bodies=(first, *said), actor="ann"))
@@ -187,7 +187,7 @@ async def _talks(store: Store) -> None:
 
 
 async def _snapshots(store: Store) -> None:
-    """States of the longest run, and what a worker remembers of it, as they were at some events."""
+    """Snapshots of the longest run at three events, with the worker's memory."""
     for seq in (7, 15, 30):
         [event], memory = await store.read("done", after=seq - 1, limit=1), Learned()
         loaded = await load_whole(store, "done", at_most=seq, learner=memory)

@@ -1,5 +1,4 @@
-"""Every change of a value that was made from a log is found, whichever column it is in; what is only kept beside the
-log to be faster changes no answer."""
+"""Every changed value that derives from a log is found, in any column. A changed cache does not change any answer."""
 
 import random  # noqa: TID251 - the seed is the test's
 from pathlib import Path
@@ -14,7 +13,7 @@ from limpet.cli import command
 from limpet.service.app import App
 from limpet.service.verify import verify_all
 from limpet.stores import RequestFilter, RunFilter, RunRow
-from tests.behaviour.tampering.edit_rows import SqliteHand
+from tests.behaviour.tampering.edit_rows import SqliteRowEditor
 from tests.behaviour.tampering.filled_store import BY_THE_CLOCK
 
 FROM_THE_LOG = {
@@ -27,32 +26,32 @@ FROM_THE_LOG = {
     "blob_refs": 4,
     "counters": 5,
 }
-"""Tables that are the log or are made from it, and how many of a hundred flips each gets."""
+"""Tables that are the log or derive from it, with their weights in a hundred random changes."""
 CACHED = {"snapshots"}
 BESIDE = {
-    "meta": "which schema this is, and whether it is encrypted: a store that does not fit it is not opened",
-    "keys": "each is sealed by the master key, and a store whose keys do not open is not opened",
-    "workers": "who is alive just now; a lease decides, and not a log",
-    "slots": "who has a place just now; what a run may hold is checked",
-    "late": "what came too late, which is never folded; it is held against the log that it was for",
-    "contracts": "what agents say of themselves whenever an app is opened; each is what its hash says",
+    "meta": "schema version and encryption: a store that does not match is not opened",
+    "keys": "sealed by the master key: a store whose keys cannot be decrypted is not opened",
+    "workers": "the live workers, decided by leases and not by a log",
+    "slots": "the current holders of exclusive slots; the slots of a run are checked",
+    "late": "late events, which are never folded; they are checked against the log of their run",
+    "contracts": "saved again whenever an app is opened; each is checked by its hash",
 }
 MEANS_NOTHING = {
-    ("events", "position"): "the store's own number: it orders what many runs did, and is in no log",
-    ("blobs", "name"): "what encrypted chunks are bound to; in a store that is not encrypted nothing is",
-    ("blobs", "loose_since"): "a blob that a run refers to is not collected, whatever it says",
-    ("streams", "ended"): "when, as the store's clock said, and no log does; whether it has ended is checked",
-    ("streams", "ready_at"): "likewise, of a run that may be claimed at once; more than an hour is checked",
-    ("chunks", "data"): "the last bits of a compressed chunk stand for nothing",
+    ("events", "position"): "the store's own number: it orders events across runs, and is in no log",
+    ("blobs", "name"): "encrypted chunks are bound to it; in an unencrypted store, nothing is",
+    ("blobs", "loose_since"): "a blob that a run refers to is never collected",
+    ("streams", "ended"): "time by the store's clock, which is in no log; whether the run has ended is checked",
+    ("streams", "ready_at"): "likewise for a run that may be claimed immediately; more than an hour is checked",
+    ("chunks", "data"): "the last bits of a compressed chunk are padding",
 }
-"""Where a change may stay unseen, and why that is no matter."""
+"""Columns in which a change may remain undetected, and why that is harmless."""
 UNBOUND = list(MEANS_NOTHING)[:5]
-"""Columns of these that are no part of what is flipped a thousand times, and have tests of their own."""
+"""Columns of these that are excluded from random changes and have their own tests."""
 HOUR = 3_600_000_000
 
 
 class Flip(NamedTuple):
-    """A value of one row that becomes another."""
+    """A changed value of one row."""
 
     table: str
     column: str
@@ -64,32 +63,32 @@ class Flip(NamedTuple):
         return f"{self.table}.{self.column}, row {self.row}: {self.before!r} becomes {self.after!r}"
 
 
-class Chance:
-    """What is flipped next, the same for the same seed."""
+class RandomFlips:
+    """Random changes, the same for the same seed."""
 
-    def __init__(self, hand: SqliteHand, seed: int) -> None:
-        self._hand, self._chance = hand, random.Random(seed)
+    def __init__(self, editor: SqliteRowEditor, seed: int) -> None:
+        self._hand, self._chance = editor, random.Random(seed)
         self._columns = {
-            table: [column for column in hand.columns(table) if (table, column) not in UNBOUND]
+            table: [column for column in editor.columns(table) if (table, column) not in UNBOUND]
             for table in (*FROM_THE_LOG, *CACHED)
         }
-        self._rows = {table: hand.run(f"SELECT * FROM {{{table}}}") for table in self._columns}
+        self._rows = {table: editor.run(f"SELECT * FROM {{{table}}}") for table in self._columns}
         self._turns: dict[str, list[str]] = {}
 
     def any(self) -> Flip:
-        """One value of any table that is made from the log."""
+        """Return a change in any table that derives from the log."""
         [table] = self._chance.choices(list(FROM_THE_LOG), list(FROM_THE_LOG.values()))
         return self.of(table)
 
     def of(self, table: str) -> Flip:
-        """One value of a table: each column has its turn."""
+        """Return a change in a table; its columns take turns."""
         turns = self._turns.setdefault(table, [])
         if not turns:
             turns += self._chance.sample(self._columns[table], len(self._columns[table]))
         return self.in_column(table, turns.pop())
 
     def in_column(self, table: str, column: str) -> Flip:
-        """Another value in a column of some row."""
+        """Return a change in a column of some row."""
         place = list(self._hand.columns(table)).index(column)
         row = self._chance.randrange(len(self._rows[table]))
         before = self._rows[table][row][place]
@@ -112,21 +111,21 @@ class Chance:
         return bytes(changed)
 
 
-def turn(hand: SqliteHand, flip: Flip) -> bool:
-    """Do it, byte for byte; false if the schema has no place for such a row."""
-    kind, _ = hand.columns(flip.table)[flip.column]
-    value = f"CAST(? AS {kind})" if kind == "TEXT" and flip.after is not None else "?"  # which may be no text any more
-    kept = hand.run(f"SELECT * FROM kept_{flip.table} LIMIT 1 OFFSET {flip.row}")[0]
-    where = " AND ".join(f'"{name}" IS ?' for name in hand.columns(flip.table))
+def apply_flip(editor: SqliteRowEditor, flip: Flip) -> bool:
+    """Apply a change byte for byte; return False if the schema refuses it."""
+    kind, _ = editor.columns(flip.table)[flip.column]
+    value = f"CAST(? AS {kind})" if kind == "TEXT" and flip.after is not None else "?"  # the result may be invalid text
+    kept = editor.run(f"SELECT * FROM kept_{flip.table} LIMIT 1 OFFSET {flip.row}")[0]
+    where = " AND ".join(f'"{name}" IS ?' for name in editor.columns(flip.table))
     try:
-        hand.run(f'UPDATE {{{flip.table}}} SET "{flip.column}" = {value} WHERE {where}', flip.after, *kept)
+        editor.run(f'UPDATE {{{flip.table}}} SET "{flip.column}" = {value} WHERE {where}', flip.after, *kept)
     except apsw.ConstraintError:
         return False
     return True
 
 
-async def found(app: App) -> Tampered | None:
-    """What `verify` says; only that something was changed, and never that it cannot go on."""
+async def find_tampering(app: App) -> Tampered | None:
+    """Return the error of `verify`, or None. Any error but Tampered is a failure."""
     try:
         await app.verify()
     except Tampered as error:
@@ -134,8 +133,8 @@ async def found(app: App) -> Tampered | None:
     return None
 
 
-async def everything(app: App) -> list[object]:
-    """All that a store tells of its runs."""
+async def read_everything(app: App) -> list[object]:
+    """Return everything that the store returns about its runs."""
     told: list[object] = [dict(await app.store.counts())]
     for _, run in await app.store.streams():
         told.append(await app.store.get(run))
@@ -149,56 +148,57 @@ async def everything(app: App) -> list[object]:
     return told
 
 
-def test_every_table_has_its_place(hand: SqliteHand) -> None:
-    """A new table is the log's, a cache, or beside; and its columns are flipped, unless somebody says why not."""
-    assert {*FROM_THE_LOG, *CACHED, *BESIDE} == set(hand.tables())
+def test_every_table_is_classified(editor: SqliteRowEditor) -> None:
+    """A new table derives from the log, is a cache, or is listed with a reason."""
+    assert {*FROM_THE_LOG, *CACHED, *BESIDE} == set(editor.tables())
     for table, column in MEANS_NOTHING:
-        assert column in hand.columns(table)
-    assert set(RunRow.__struct_fields__) == set(hand.columns("streams"))
+        assert column in editor.columns(table)
+    assert set(RunRow.__struct_fields__) == set(editor.columns("streams"))
 
 
-@pytest.mark.parametrize(("is_hidden", "most"), [("plain", 850), ("encrypted", 150)], indirect=["is_hidden"])
-async def test_random_flips_are_found(app: App, hand: SqliteHand, is_hidden: bool, most: int, full: bool) -> None:
-    """A thousand in rows of the log and in all that is made of it; the run is named, and nobody stumbles.
+@pytest.mark.parametrize(("is_encrypted", "most"), [("plain", 850), ("encrypted", 150)], indirect=["is_encrypted"])
+async def test_verify_finds_random_changes(
+    app: App, editor: SqliteRowEditor, is_encrypted: bool, most: int, full: bool
+) -> None:
+    """A thousand changes in the log and in derived rows: the error names the run, and only Tampered is raised.
 
-    What is not found says the same as before. A quarter of them without --full.
+    An undetected change must not change any answer. Without --full, a quarter of the changes are made.
     """
-    before, runs = await everything(app), {run for _, run in await app.store.streams()}
-    hand.run("DELETE FROM {counters} WHERE n = 0")  # as good as none
+    before, runs = await read_everything(app), {run for _, run in await app.store.streams()}
+    editor.run("DELETE FROM {counters} WHERE n = 0")  # equal to no counter
     for table in FROM_THE_LOG:
-        hand.copy(table)
-    chance, flips, unseen = Chance(hand, seed=1), 0, list[Flip]()
+        editor.copy(table)
+    chance, flips, unseen = RandomFlips(editor, seed=1), 0, list[Flip]()
     while flips < (most if full else most // 4):
         flip = chance.any()
-        with hand.changed(flip.table):
-            if not turn(hand, flip):
+        with editor.changed(flip.table):
+            if not apply_flip(editor, flip):
                 continue
             flips += 1
-            error = await found(app)
+            error = await find_tampering(app)
             if error is None:
                 unseen.append(flip)
                 assert (flip.table, flip.column) in MEANS_NOTHING, flip
-                assert await everything(app) == before, flip
+                assert await read_everything(app) == before, flip
             elif flip.table != "counters" and (flip.table, flip.column) != ("streams", "id"):
                 assert error.run in runs, flip
     assert len(unseen) < flips / 100
-    assert await found(app) is None
-    assert await everything(app) == before
+    assert await find_tampering(app) is None
+    assert await read_everything(app) == before
 
 
-async def test_each_column_is_found(app: App, hand: SqliteHand) -> None:
-    """Each at least once with a value, and with none where there was one."""
+async def test_verify_finds_a_change_in_each_column(app: App, editor: SqliteRowEditor) -> None:
     for table in FROM_THE_LOG:
-        hand.copy(table)
-    chance = Chance(hand, seed=2)
+        editor.copy(table)
+    chance = RandomFlips(editor, seed=2)
     for table in FROM_THE_LOG:
-        for column in hand.columns(table):
+        for column in editor.columns(table):
             if (table, column) in UNBOUND:
                 continue
             for _ in range(30):
                 flip = chance.in_column(table, column)
-                with hand.changed(table):
-                    if turn(hand, flip) and await found(app) is not None:
+                with editor.changed(table):
+                    if apply_flip(editor, flip) and await find_tampering(app) is not None:
                         break
             else:
                 raise AssertionError(f"no change of {table}.{column} is found")
@@ -212,39 +212,39 @@ async def test_each_column_is_found(app: App, hand: SqliteHand) -> None:
         "UPDATE {blobs} SET loose_since = 1",
     ],
 )
-async def test_what_means_nothing_means_nothing(app: App, hand: SqliteHand, change: str) -> None:
-    """The store's own numbers, names that nothing is bound to, how long nobody has wanted what somebody wants."""
-    before = await everything(app)
-    hand.run(change)
-    assert await found(app) is None
+async def test_harmless_changes_change_no_answer(app: App, editor: SqliteRowEditor, change: str) -> None:
+    """Positions, names of unencrypted blobs, and the age of blobs that are in use."""
+    before = await read_everything(app)
+    editor.run(change)
+    assert await find_tampering(app) is None
     assert await app.store.collect_blobs(grace="0s") == 0
-    assert await everything(app) == before
+    assert await read_everything(app) == before
 
 
-async def test_since_when_a_run_is_claimable_is_found(app: App, hand: SqliteHand) -> None:
-    """Exactly, where the log says it; else within an hour, and earlier is as good as now. Never there or not there."""
-    hand.copy("streams")
-    for run, ready_at in hand.run("SELECT id, ready_at FROM {streams} WHERE type = 'run'"):
+async def test_verify_finds_a_changed_ready_at(app: App, editor: SqliteRowEditor) -> None:
+    """Exactly where the log determines it, otherwise if it is more than an hour late. NULL is always exact."""
+    editor.copy("streams")
+    for run, ready_at in editor.run("SELECT id, ready_at FROM {streams} WHERE type = 'run'"):
         others = (
             [1] if ready_at is None else [None, ready_at + 1, ready_at - 1, ready_at + 2 * HOUR, ready_at + (1 << 50)]
         )
         unseen = []
         for other in others:
-            with hand.changed("streams"):
-                hand.run("UPDATE {streams} SET ready_at = ? WHERE id = ?", other, run)
-                error = await found(app)
+            with editor.changed("streams"):
+                editor.run("UPDATE {streams} SET ready_at = ? WHERE id = ?", other, run)
+                error = await find_tampering(app)
                 assert error is None or error.run == run
                 unseen += [other] if error is None else []
         assert unseen == (others[1:3] if run in BY_THE_CLOCK else []), run
 
 
-async def test_whether_a_run_has_ended_is_found(app: App, hand: SqliteHand) -> None:
-    """When it did is what the store's clock said."""
-    hand.copy("streams")
-    for run, ended in hand.run("SELECT id, ended FROM {streams}"):
-        with hand.changed("streams"):
-            hand.run("UPDATE {streams} SET ended = ? WHERE id = ?", 1 if ended is None else None, run)
-            error = await found(app)
+async def test_verify_finds_a_changed_ended_flag(app: App, editor: SqliteRowEditor) -> None:
+    """The exact time is that of the store's clock, which no log records."""
+    editor.copy("streams")
+    for run, ended in editor.run("SELECT id, ended FROM {streams}"):
+        with editor.changed("streams"):
+            editor.run("UPDATE {streams} SET ended = ? WHERE id = ?", 1 if ended is None else None, run)
+            error = await find_tampering(app)
             assert error is not None
             assert error.run == run
 
@@ -284,61 +284,61 @@ SWAP = """UPDATE {chunks} SET data = (SELECT data FROM {chunks} AS other WHERE o
         "UPDATE {streams} SET number = 99 WHERE id = 'done'",
     ],
 )
-async def test_rows_that_were_added_moved_or_taken_away_are_found(app: App, hand: SqliteHand, statement: str) -> None:
-    """So that nothing is answered twice, found under another's label, kept alive or lost."""
-    before = hand.run("SELECT total_changes()")
-    hand.run(statement)
-    assert hand.run("SELECT total_changes()") != before
-    assert await found(app) is not None
+async def test_verify_finds_added_moved_and_deleted_rows(app: App, editor: SqliteRowEditor, statement: str) -> None:
+    """Otherwise requests could be answered twice, runs be found by wrong labels, or blobs be lost."""
+    before = editor.run("SELECT total_changes()")
+    editor.run(statement)
+    assert editor.run("SELECT total_changes()") != before
+    assert await find_tampering(app) is not None
 
 
 ASKS_AND_BROKEN = "SELECT number FROM {streams} WHERE id IN ('asks', 'broken')"
 
 
-async def test_a_damaged_blob_names_the_event_that_refers_to_it(app: App, hand: SqliteHand) -> None:
-    """The first run that does, and its first event that does."""
-    hand.run(
+async def test_a_damaged_blob_names_the_event_that_refers_to_it(app: App, editor: SqliteRowEditor) -> None:
+    """The first event of the first run that refers to it."""
+    editor.run(
         "UPDATE {chunks} SET data = zeroblob(length(data)) WHERE blob = (SELECT number FROM {blobs} WHERE size = 9000)"
     )
-    error = await found(app)
+    error = await find_tampering(app)
     assert error is not None
     [stored] = [event.seq for event in await app.log("done") if event.kind == "artifact.stored"]
     assert (error.run, error.seq) == ("done", stored)
     assert "not intact" in error.reason
 
 
-@pytest.mark.parametrize("is_hidden", ["plain", "encrypted"], indirect=True)
-async def test_a_damaged_snapshot_changes_no_answer(app: App, hand: SqliteHand) -> None:
-    """Whatever is flipped in it: states are what the log folds to, and `verify` finds it, unless it means nothing."""
-    hand.copy("snapshots")
+@pytest.mark.parametrize("is_encrypted", ["plain", "encrypted"], indirect=True)
+async def test_a_damaged_snapshot_changes_no_answer(app: App, editor: SqliteRowEditor) -> None:
+    """States equal the fold of the log, and `verify` finds changes of all columns but time and padding bits."""
+    editor.copy("snapshots")
     seqs = (8, 20, 51)
     before = [(await app.state("done", seq=seq)).whole for seq in seqs]
-    chance = Chance(hand, seed=4)
+    chance = RandomFlips(editor, seed=4)
     flips = [chance.of("snapshots") for _ in range(100)] + [chance.in_column("snapshots", "data") for _ in range(300)]
     for flip in flips:
-        with hand.changed("snapshots"):
-            if turn(hand, flip):
+        with editor.changed("snapshots"):
+            if apply_flip(editor, flip):
                 assert [(await app.state("done", seq=seq)).whole for seq in seqs] == before, flip
-                assert flip.column in ("time", "data") or await found(app) is not None, flip
-    hand.run("DELETE FROM {snapshots}")
+                assert flip.column in ("time", "data") or await find_tampering(app) is not None, flip
+    editor.run("DELETE FROM {snapshots}")
     assert [(await app.state("done", seq=seq)).whole for seq in seqs] == before
-    assert await found(app) is None
+    assert await find_tampering(app) is None
 
 
-async def test_all_bad_runs_are_told_of_if_somebody_listens(app: App, hand: SqliteHand) -> None:
-    """The others are looked at all the same; without a listener the first raises."""
-    hand.run(f"UPDATE {{events}} SET actor = 'eve' WHERE run IN ({ASKS_AND_BROKEN}) AND seq = 3")
-    hand.run("UPDATE {streams} SET goal = CAST(x'ff' AS TEXT) WHERE id = 'stopped'")
+async def test_verify_reports_all_tampered_runs_to_a_callback(app: App, editor: SqliteRowEditor) -> None:
+    """Without a callback, the first one raises."""
+    editor.run(f"UPDATE {{events}} SET actor = 'eve' WHERE run IN ({ASKS_AND_BROKEN}) AND seq = 3")
+    editor.run("UPDATE {streams} SET goal = CAST(x'ff' AS TEXT) WHERE id = 'stopped'")
     bad = list[LimpetError]()
     whole = await verify_all(app.store, bad=bad.append)
     assert [each.facts["run"] for each in bad] == ["asks", "broken", "stopped"]
     assert (whole.runs, whole.conversations) == (15, 2)
 
 
-def test_the_command_names_all_bad_runs(hand: SqliteHand, path: Path) -> None:
-    """And ends with 1; nothing is written down as a head meanwhile."""
+def test_the_verify_command_lists_all_tampered_runs(editor: SqliteRowEditor, path: Path) -> None:
+    """It exits with 1 and saves no heads."""
     words = ["verify", "--url", f"sqlite:///{path}", "--save-heads", str(path.with_name("heads"))]
-    hand.run(f"UPDATE {{events}} SET actor = 'eve' WHERE run IN ({ASKS_AND_BROKEN}) AND seq = 3")
+    editor.run(f"UPDATE {{events}} SET actor = 'eve' WHERE run IN ({ASKS_AND_BROKEN}) AND seq = 3")
     done = CliRunner().invoke(command, words)
     assert done.exit_code == 1
     assert [line.partition(" is not intact")[0] for line in done.stderr.splitlines()] == [

@@ -1,4 +1,4 @@
-"""A forged snapshot: a keyed store does not use it, and `verify` finds it in every store."""
+"""Forged snapshots: an encrypted store does not use them, and `verify` finds them in every store."""
 
 import logging
 from collections.abc import Callable
@@ -19,8 +19,8 @@ from limpet.stores import MasterKeys, Store
 from limpet.stores.store import DIGEST, _digest
 from limpet.testing.app import TestApp, TestSettings
 from tests.behaviour.tampering.conftest import KEYS, app_at
-from tests.behaviour.tampering.edit_rows import PostgresHand, SqliteHand
-from tests.behaviour.tampering.filled_store import alone
+from tests.behaviour.tampering.edit_rows import PostgresRowEditor, SqliteRowEditor
+from tests.behaviour.tampering.filled_store import single_process
 from tests.simulation.world import simulate
 
 DUE, FORGED = 100_100, 999_999
@@ -36,7 +36,7 @@ async def pay(cents: int) -> int:
 
 @limpet.agent(name="trusted_clerk")
 async def clerk(run: limpet.Run) -> int:
-    """Know what is due, wait for a word, and pay it."""
+    """Record what is due, wait for a signal, and pay it."""
     await run.patch(facts={"due": DUE})
     async for _ in run.turns(max=1):
         await run.receive("go", int)
@@ -46,20 +46,20 @@ async def clerk(run: limpet.Run) -> int:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A store of its own."""
+    """The URL of an empty store."""
     found = f"sqlite:///{tmp_path / 'limpet.db'}"
     return request.getfixturevalue("postgres_schema") if request.param == "postgres" else found
 
 
 def clerks(url: str, keys: MasterKeys | None) -> TestApp:
-    """An app that snapshots its runs whenever it can."""
-    settings = TestSettings(alone(url))
+    """Return an app for the clerk agent."""
+    settings = TestSettings(single_process(url))
     settings.faulty._keys = keys
     return TestApp(settings, [clerk])
 
 
-async def parked(url: str, keys: MasterKeys | None = None) -> None:
-    """A run that waits, with a snapshot in which it knows what is due."""
+async def park_run(url: str, keys: MasterKeys | None = None) -> None:
+    """Park a run with a snapshot that contains what is due."""
     PAID.clear()
     with patch("limpet.journal.journal.snapshot_due", return_value=True):
         async with clerks(url, keys) as app:
@@ -70,17 +70,17 @@ async def parked(url: str, keys: MasterKeys | None = None) -> None:
 
 
 def forge(url: str, change: Callable[[bytes], bytes], *, plain: bool = True) -> None:
-    """Change what every snapshot holds, and compute its digest anew."""
-    hand = SqliteHand(Path(url[10:])) if url.startswith("sqlite:") else PostgresHand(url)
-    for seq, hash, data in hand.run("SELECT seq, hash, data FROM {snapshots}"):
+    """Change the content of every snapshot, and recompute its digest."""
+    editor = SqliteRowEditor(Path(url[10:])) if url.startswith("sqlite:") else PostgresRowEditor(url)
+    for seq, hash, data in editor.run("SELECT seq, hash, data FROM {snapshots}"):
         forged = change(bytes(data)[DIGEST:]) if plain else change(b"{}")
         forged = _digest("r", seq, bytes(hash), forged) + forged
-        hand.run("UPDATE {snapshots} SET data = ?, codec = '', key_id = '' WHERE seq = ?", forged, seq)
-    hand.close()
+        editor.run("UPDATE {snapshots} SET data = ?, codec = '', key_id = '' WHERE seq = ?", forged, seq)
+    editor.close()
 
 
-async def go_on(url: str, keys: MasterKeys | None = None) -> None:
-    """Tell the run to pay."""
+async def continue_run(url: str, keys: MasterKeys | None = None) -> None:
+    """Send the signal to pay."""
     async with clerks(url, keys) as app:
         await app.signal("r", "go", 1)
         await app.settle()
@@ -88,14 +88,14 @@ async def go_on(url: str, keys: MasterKeys | None = None) -> None:
 
 
 def other_state(data: bytes) -> bytes:
-    """Another fact in the state."""
+    """Change a fact in the state."""
     stored = msgspec.json.decode(data)
     stored["state"] = msgspec.json.decode(msgspec.json.encode(stored["state"]).replace(b"100100", b"999999"))
     return msgspec.json.encode(stored)
 
 
 def other_memory(data: bytes) -> bytes:
-    """Another fact in what the engine remembers."""
+    """Change a fact in the worker's memory."""
     stored = msgspec.json.decode(data)
     if "memory" in stored:
         stored["memory"] = msgspec.json.decode(msgspec.json.encode(stored["memory"]).replace(b"100100", b"999999"))
@@ -104,8 +104,8 @@ def other_memory(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("change", [other_state, other_memory])
 async def test_verify_finds_a_forged_snapshot(url: str, change: Callable[[bytes], bytes]) -> None:
-    """Its digest fits, because there is no key in it: only the log tells."""
-    await parked(url)
+    """Its digest fits because it needs no key; only the log reveals the forgery."""
+    await park_run(url)
     forge(url, change)
     async with app_at(url) as app:
         for run in (None, "r"):
@@ -114,12 +114,12 @@ async def test_verify_finds_a_forged_snapshot(url: str, change: Callable[[bytes]
             assert caught.value.run == "r"
 
 
-async def test_resume_believes_a_forged_snapshot_of_a_plain_store(tmp_path: Path) -> None:
-    """As documented: whoever can write the file can compute the digest; `verify` finds it before and after."""
+async def test_resume_uses_a_forged_snapshot_of_a_plain_store(tmp_path: Path) -> None:
+    """As documented: anyone who can write the file can compute the digest. `verify` finds it afterwards."""
     url = f"sqlite:///{tmp_path}/limpet.db"
-    await parked(url)
+    await park_run(url)
     forge(url, lambda data: other_memory(other_state(data)))
-    await go_on(url)
+    await continue_run(url)
     assert PAID == [FORGED]
     async with app_at(url) as app:
         with pytest.raises(Tampered, match="the snapshot"):
@@ -129,24 +129,24 @@ async def test_resume_believes_a_forged_snapshot_of_a_plain_store(tmp_path: Path
 async def test_an_encrypted_store_does_not_use_a_forged_snapshot(
     url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was not sealed with its key is reported and folded from the log: by resume and by `verify`."""
-    await parked(f"sqlite:///{tmp_path}/plain.db")
+    """A snapshot not sealed with the store's key is logged, and the state is folded from the log instead."""
+    await park_run(f"sqlite:///{tmp_path}/plain.db")
     async with app_at(f"sqlite:///{tmp_path}/plain.db") as app:
         snapshot = await app.store.snapshot("r")
         assert snapshot is not None
-    await parked(url, KEYS)
+    await park_run(url, KEYS)
     forge(url, lambda _: other_memory(other_state(snapshot.data)), plain=False)
     async with app_at(url, KEYS) as app:
         with pytest.raises(Tampered, match="the snapshot cannot be read"):
             await app.verify()
     with caplog.at_level(logging.WARNING, "limpet"):
-        await go_on(url, KEYS)
+        await continue_run(url, KEYS)
     assert PAID == [DUE]
     assert "run r: ignoring a damaged snapshot" in caplog.text
 
 
-def test_snapshots_raise_no_alarm(full: bool) -> None:
-    """One after each flush, by workers that are killed and stall: each is what the log folds to."""
+def test_verify_accepts_snapshots_of_crashing_workers(full: bool) -> None:
+    """One snapshot after each flush, by workers that are killed and stall."""
     compared: list[int] = []
 
     async def check(world: object) -> None:
@@ -160,15 +160,15 @@ def test_snapshots_raise_no_alarm(full: bool) -> None:
     assert sum(compared) > 100
 
 
-def test_what_a_snapshot_keeps_has_its_version() -> None:
-    """Whoever changes its form raises VERSION: else `verify` would take snapshots of earlier versions for forged."""
+def test_a_changed_snapshot_format_needs_a_new_version() -> None:
+    """Otherwise `verify` would report snapshots of earlier versions as forged."""
     form = _undescribed([msgspec.json.schema(_Stored), msgspec.json.schema(_Memory)])
     digest = sha256(msgspec.json.encode(form, order="deterministic")).hexdigest()[:8]
     assert (VERSION, digest) == (2, "6b44353c")
 
 
 def _undescribed(schema: Any) -> Any:
-    """A schema without the words that explain it."""
+    """Return a schema without descriptions and titles."""
     if isinstance(schema, dict):
         return {name: _undescribed(each) for name, each in schema.items() if name not in ("description", "title")}
     return [_undescribed(each) for each in schema] if isinstance(schema, list | tuple) else schema

@@ -1,4 +1,4 @@
-"""What nobody touched raises no alarm: a thousand logs, made by chance, by crashing workers, by earlier versions."""
+"""No false alarms: random logs, logs of crashing workers and of earlier versions verify."""
 
 import asyncio
 import gzip
@@ -19,8 +19,8 @@ from limpet.stores.conformance.suite import Owner, asked, gave, signalled, start
 from limpet.stores.memory import MemoryBackend
 from limpet.stores.sqlite import SqliteBackend
 from tests.behaviour.tampering.conftest import app_at
-from tests.behaviour.tampering.edit_rows import SqliteHand
-from tests.behaviour.tampering.filled_store import alone, happen
+from tests.behaviour.tampering.edit_rows import SqliteRowEditor
+from tests.behaviour.tampering.filled_store import fill_store, single_process
 from tests.crash.versions import become_newer
 from tests.golden.test_golden import VERSIONS
 from tests.laws.test_law_rows import Walk
@@ -30,8 +30,8 @@ WALKS = 360
 SIMULATIONS = 25
 
 
-async def walked(harness: Harness, seed: int, steps: int) -> int:
-    """How many logs a walk leaves, all of them whole."""
+async def verify_walk(harness: Harness, seed: int, steps: int) -> int:
+    """Walk at random, verify all logs, and return their number."""
     async with World(harness) as world:
         walk = Walk(world, seed)
         for _ in range(steps):
@@ -41,23 +41,22 @@ async def walked(harness: Harness, seed: int, steps: int) -> int:
         return verified.runs
 
 
-async def test_walks_are_whole(full: bool) -> None:
-    """Runs that several workers drive and lose, with commands from outside, while time passes."""
+async def test_verify_accepts_random_walks(full: bool) -> None:
+    """Several workers claim and lose runs, with commands from other processes, while time passes."""
     logs, walks = 0, WALKS if full else WALKS // 6
     for seed in range(walks):
-        logs += await walked(Harness(backend=cache(MemoryBackend), handover=Inline), seed, 70)
+        logs += await verify_walk(Harness(backend=cache(MemoryBackend), handover=Inline), seed, 70)
     assert logs > 2.5 * walks
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_walks_in_files_are_whole(seed: int, tmp_path: Path) -> None:
-    """The same where rows are rows."""
-    backend = alone(f"sqlite:///{tmp_path}/walk.db")
-    assert await walked(Harness(backend=backend, handover=Inline), seed, 150) == 3
+async def test_verify_accepts_random_walks_in_sqlite(seed: int, tmp_path: Path) -> None:
+    backend = single_process(f"sqlite:///{tmp_path}/walk.db")
+    assert await verify_walk(Harness(backend=backend, handover=Inline), seed, 150) == 3
 
 
-def test_simulations_are_whole(full: bool) -> None:
-    """Workers that are killed, stall and have wrong clocks; people who do everything at once."""
+def test_verify_accepts_simulations(full: bool) -> None:
+    """Workers are killed, stall and have wrong clocks, with concurrent commands of people."""
     logs: list[int] = []
 
     async def check(world: object) -> None:
@@ -70,10 +69,10 @@ def test_simulations_are_whole(full: bool) -> None:
     assert sum(logs) > 5 * simulations
 
 
-async def test_the_story_is_whole_on_every_store(tmp_path: Path, postgres_schema: str) -> None:
-    """In a file, on a server, and in memory."""
+async def test_verify_accepts_the_filled_store_on_every_backend(tmp_path: Path, postgres_schema: str) -> None:
+    """SQLite, PostgreSQL and memory."""
     for url in (f"sqlite:///{tmp_path}/story.db", postgres_schema):
-        await happen(alone(url))
+        await fill_store(single_process(url))
         async with app_at(url) as app:
             assert str(await app.verify()).startswith("18 runs and 2 conversations with 3")
             assert await app.save_heads(tmp_path / "heads") == 20
@@ -84,13 +83,13 @@ async def test_the_story_is_whole_on_every_store(tmp_path: Path, postgres_schema
         backends.append(MemoryBackend(clock))
         return backends[0]
 
-    await happen(memory)
+    await fill_store(memory)
     async with Store(backends[0], Inline()) as store:
         assert (await verify_all(store)).events > 300
 
 
-async def test_writers_raise_no_alarm(tmp_path: Path) -> None:
-    """Runs that grow, are told things, park and are created while they are looked at."""
+async def test_verify_accepts_a_store_that_is_being_written(tmp_path: Path) -> None:
+    """Runs grow, receive commands, and are created during the check."""
     async with World(Harness(backend=lambda clock: SqliteBackend(tmp_path / "busy.db", clock))) as world:
         owner, looks = await world.own(), 0
         writing = asyncio.ensure_future(_write(world, owner))
@@ -109,15 +108,17 @@ async def _write(world: World, owner: Owner) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)
-async def test_what_earlier_versions_stored_is_whole(version: Path, tmp_path: Path) -> None:
-    """Their files, once they are migrated."""
+async def test_verify_accepts_stores_of_earlier_versions(version: Path, tmp_path: Path) -> None:
+    """After their migration."""
     (tmp_path / "store.db").write_bytes(gzip.decompress((version / "store.gz").read_bytes()))
     async with app_at(f"sqlite:///{tmp_path}/store.db") as app:
         assert (await app.verify()).runs >= 1
 
 
-async def test_what_a_newer_version_wrote_is_no_tampering(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its hashes fit, and what it says is for a newer version to check; the others are looked at all the same."""
+async def test_events_of_a_newer_version_are_not_reported_as_tampering(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their hashes fit, and only a newer version can check their content. Other runs are still checked."""
     with monkeypatch.context() as newer:
         become_newer(newer.setitem)
         await app.signal("paused", "go", 1)
@@ -128,8 +129,7 @@ async def test_what_a_newer_version_wrote_is_no_tampering(app: App, monkeypatch:
     assert [each.code for each in bad] == ["newer_version"]
 
 
-async def test_one_run_is_one_run(tmp_path: Path) -> None:
-    """Said as people say it."""
+async def test_the_verify_report_uses_singular_and_plural(tmp_path: Path) -> None:
     async with World(Harness(backend=cache(MemoryBackend), handover=Inline)) as world:
         assert str(await verify_all(world.store)) == "0 runs with 0 events verified"
         await world.create("r1")
@@ -138,21 +138,21 @@ async def test_one_run_is_one_run(tmp_path: Path) -> None:
         assert str(await verify_all(world.store)) == "2 runs with 2 events verified"
 
 
-async def test_a_run_that_is_deleted_meanwhile_raises_no_alarm(app: App, hand: SqliteHand) -> None:
-    """It is just not there any more; one that is listed under a name that nobody can ask for is."""
+async def test_verify_ignores_a_run_that_is_deleted_meanwhile(app: App, editor: SqliteRowEditor) -> None:
+    """But it reports a listed run whose id cannot be read."""
     listed = app.store.streams
 
     async def and_delete(*, after: int = 0, limit: int = 1_000) -> list[tuple[int, str]]:
         found = await listed(after=after, limit=limit)
         for table in OF_A_STREAM:
             column = "number" if table == "streams" else "run"
-            hand.run(f"DELETE FROM {{{table}}} WHERE {column} = (SELECT max(number) FROM {{streams}})")
+            editor.run(f"DELETE FROM {{{table}}} WHERE {column} = (SELECT max(number) FROM {{streams}})")
         await app.store.recount()
         return found
 
     with patch.object(app.store, "streams", and_delete):
         assert (await app.verify()).runs < 20
     await app.verify()
-    hand.run("UPDATE {streams} SET id = CAST(x'ff' AS TEXT) WHERE number = 2")
+    editor.run("UPDATE {streams} SET id = CAST(x'ff' AS TEXT) WHERE number = 2")
     with pytest.raises(Tampered, match="listed, but has no row"):
         await app.verify()

@@ -10,7 +10,7 @@ from tests.interfaces.cli.run_cli import fill
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with a run that failed, one that waits for a person, and one that nobody serves."""
+    """A store with a failed run, one that waits for a person, and one whose agent no worker serves."""
     folder = tmp_path_factory.mktemp("store")
     fill(folder)
     return folder
@@ -18,7 +18,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def url(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The address of a copy of it."""
+    """The URL of a copy of the store."""
     copytree(template, tmp_path, dirs_exist_ok=True)
     found = f"sqlite:///{tmp_path}/limpet.db"
     monkeypatch.setenv("LIMPET_URL", found)

@@ -1,4 +1,4 @@
-"""What the tests of the command line stand on: a small store, the command in this process or in another, a terminal."""
+"""Helpers for tests of the command line: a small store, the command in this process or another, and a terminal."""
 
 import fcntl
 import json
@@ -28,17 +28,17 @@ from tests.interfaces.cli.shop import both, letter, order
 ROOT = Path(__file__).parents[3]
 LIMPET = str(Path(sys.executable).with_name("limpet"))
 COMMAND: Any = get_command(command)
-# Makes the terminal that a process has its own, so that Ctrl-C comes to it, and becomes the command.
-TAKE_IT = (
+# Makes the process own its terminal, so that it receives Ctrl-C, and executes the command.
+OWN_TERMINAL = (
     "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
     "signal.signal(signal.SIGINT, signal.default_int_handler); os.execv(sys.argv[1], sys.argv[1:])"
 )
-# Seconds after which a terminal that says nothing more is broken.
+# Seconds after which a silent terminal is broken.
 PATIENCE = 30
 
 
 def fill(folder: Path) -> str:
-    """A store with a run that failed, one that waits for a person, and one that nobody serves."""
+    """Make a store with a failed run, one that waits for a person, and one whose agent no worker serves."""
     url = f"sqlite:///{folder}/limpet.db"
     with sync.open(url, agents=both) as app:
         app.start(letter, "ann", id="letter-1", user="ann", labels={"team": "a"})
@@ -51,40 +51,40 @@ def fill(folder: Path) -> str:
 
 
 def until_parked(app: sync.App) -> None:
-    """Until the letter waits for a person, in no process."""
+    """Wait until the letter waits for a person and no process holds it."""
     while not app.get("letter-1").info().waits_for:
         threading.Event().wait(0.01)
 
 
 def limpet(*words: str, input: str | None = None, **env: str) -> Result:
-    """The command in this process; typer would make all commands anew each time."""
+    """Run the command in this process. The patch avoids rebuilding all commands for each call."""
     with patch("typer.testing._get_command", lambda _: COMMAND):
         return CliRunner().invoke(command, words, env=env, input=input, prog_name="limpet")
 
 
-def told(*words: str, **more: Any) -> Any:
-    """The JSON that a command prints."""
+def limpet_json(*words: str, **more: Any) -> Any:
+    """Run a command and return the JSON that it prints."""
     done = limpet(*words, "--json", **more)
     assert done.exit_code == 0, done.stderr
     return json.loads(done.stdout)
 
 
 def lines(text: str) -> list[list[str]]:
-    """The cells of a table."""
+    """Return the cells of a table."""
     return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines() if line.strip()]
 
 
 class Terminal:
-    """A process on a terminal of its own."""
+    """A process on its own terminal."""
 
     def __init__(self, process: subprocess.Popen[bytes], file: int) -> None:
         self._process, self._file = process, file
         self.seen = ""
 
     def until(self, text: str) -> str:
-        """Everything up to some text that it has not shown before."""
+        """Read and return everything up to a text that was not shown before."""
         while text not in self.seen:
-            assert self._read(), f"it ended without {text!r}: {self.seen}"
+            assert self._read(), f"the process ended without {text!r}: {self.seen}"
         before, found, self.seen = self.seen.partition(text)
         return before + found
 
@@ -93,7 +93,9 @@ class Terminal:
         os.write(self._file, text.encode())
 
     def end(self, *, impatient: str = "") -> tuple[str, int]:
-        """What it shows until it ends, and how it ends; somebody impatient presses a key again."""
+        """Read to the end, and return the output and the exit code. `impatient` is a key pressed again after each
+        second.
+        """
         while self._read(impatient):
             pass
         return self.seen, self._process.wait()
@@ -103,7 +105,7 @@ class Terminal:
         if impatient and not ready:
             self.type(impatient)
             return self._read()
-        assert ready, f"nothing comes any more: {self.seen}"
+        assert ready, f"no more output: {self.seen}"
         try:
             data = os.read(self._file, 65536)
         except OSError:  # the other side is closed
@@ -114,12 +116,12 @@ class Terminal:
 
 @contextmanager
 def terminal(*words: str, columns: int = 80, **env: str) -> Iterator[Terminal]:
-    """A process on a terminal of so many columns."""
+    """Run a process on a terminal with this many columns."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     around = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
     with subprocess.Popen(
-        [sys.executable, "-c", TAKE_IT, *words],
+        [sys.executable, "-c", OWN_TERMINAL, *words],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

@@ -1,4 +1,4 @@
-"""A small shop whose effects leave traces in a folder, for real workers."""
+"""A small shop whose effects write traces to a folder, for real workers."""
 
 import os
 import time
@@ -10,7 +10,7 @@ FOLDER = Path(os.environ.get("SHOP", "."))
 
 
 def trace(text: str) -> None:
-    """What the outside world saw."""
+    """Record an effect."""
     with (FOLDER / "traces").open("a", encoding="utf-8") as file:
         file.write(f"{text}\n")
 
@@ -24,10 +24,10 @@ def shop_price(item: str) -> int:
 
 @limpet.tool(effect="once")
 def shop_charge(cents: int) -> str:
-    """Takes until somebody says go."""
+    """Block until the file `go` exists."""
     trace("charge begins")
     while not (FOLDER / "go").exists():
-        time.sleep(0.005)  # noqa: TID251 - an effect that takes its time
+        time.sleep(0.005)  # noqa: TID251 - a slow effect
     trace("charge ends")
     return "R-1"
 

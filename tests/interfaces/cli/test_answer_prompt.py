@@ -1,4 +1,4 @@
-"""`limpet answer` without an answer: it asks, as the request wants it, until it fits."""
+"""`limpet answer` without an answer prompts for one that fits the request."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from limpet import sync
-from tests.interfaces.cli.run_cli import LIMPET, limpet, terminal, told
+from tests.interfaces.cli.run_cli import LIMPET, limpet, limpet_json, terminal
 
 ASK = """
 import json, sys
@@ -30,7 +30,7 @@ ADDRESS = {
 
 
 def prompted(typed: Sequence[str], **given: Any) -> tuple[Any, str]:
-    """What comes of it when these lines are typed, and what was shown."""
+    """Type these lines at the prompt, and return the answer and the output."""
     given = {"kind": "ask", **given}
     with terminal(sys.executable, "-c", ASK, json.dumps(given)) as screen:
         for line in typed:
@@ -60,22 +60,21 @@ def prompted(typed: Sequence[str], **given: Any) -> tuple[Any, str]:
         (["3"], {"kind": "unknown", "tool": "t", "options": ["applied", "not_applied", "unknown"]}, "unknown"),
     ],
 )
-def test_an_answer_is_asked_for_as_the_schema_says(typed: list[str], given: dict[str, Any], expected: Any) -> None:
-    """What does not fit is asked for again, with the reason."""
+def test_answer_prompts_for_a_value_of_the_schema(typed: list[str], given: dict[str, Any], expected: Any) -> None:
+    """An invalid value is asked for again."""
     found, shown = prompted(typed, **given)
     assert (found, type(found)) == (expected, type(expected))
     assert shown.startswith("What?") or "What?" in shown
 
 
-def test_the_reason_is_said_when_it_does_not_fit() -> None:
-    """In the words of the schema."""
+def test_an_invalid_answer_is_refused_with_the_reason() -> None:
     _, shown = prompted(["3", "7"], schema={"type": "integer", "minimum": 5})
     assert "Invalid answer: $ is out of bounds" in shown
 
 
-def test_a_person_at_a_terminal_answers(url: str) -> None:
-    """The beginning of the request's id is enough; the run has the answer, once."""
-    [request] = told("inbox")
+def test_a_request_is_answered_at_a_terminal(url: str) -> None:
+    """A prefix of the request id is enough. The answer is recorded once."""
+    [request] = limpet_json("inbox")
     with terminal(LIMPET, "answer", request["id"][:-2], "--by", "ann", LIMPET_URL=url) as screen:
         screen.until("which [1-2]: ")
         screen.type("1\n")
@@ -90,24 +89,24 @@ def test_a_person_at_a_terminal_answers(url: str) -> None:
 
 
 @pytest.mark.parametrize(("key", "code"), [("\x03", 130), ("\x04", 2)], ids=["ctrl-c", "ctrl-d"])
-def test_whoever_does_not_answer_leaves_it_open(url: str, key: str, code: int) -> None:
-    """Ctrl-C and Ctrl-D end the command, and change nothing."""
-    [request] = told("inbox")
+def test_an_aborted_prompt_leaves_the_request_open(url: str, key: str, code: int) -> None:
+    """Ctrl-C and Ctrl-D end the command and change nothing."""
+    [request] = limpet_json("inbox")
     with terminal(LIMPET, "answer", request["id"], LIMPET_URL=url) as screen:
         screen.until("which [1-2]: ")
         screen.type(key)
-        shown, found = screen.end(impatient=key)  # a signal just before the wait is heard late
+        shown, found = screen.end(impatient=key)  # a signal just before the wait is handled late
     assert (found, "Traceback" in shown) == (code, False)
-    assert [each["id"] for each in told("inbox")] == [request["id"]]
+    assert [each["id"] for each in limpet_json("inbox")] == [request["id"]]
 
 
-def test_without_a_terminal_the_answer_must_be_said(url: str) -> None:
-    """That is said, with what to type."""
-    [request] = told("inbox")
+def test_answer_without_a_terminal_or_argument_is_refused(url: str) -> None:
+    """The error shows the command to type."""
+    [request] = limpet_json("inbox")
     done = limpet("answer", request["id"])
     assert done.exit_code == 2
     assert f"no terminal to prompt on; pass the answer: limpet answer {request['id']} ANSWER" in done.stderr
-    assert told("answer", request["id"], '"red"', "--by", "ann") == {
+    assert limpet_json("answer", request["id"], '"red"', "--by", "ann") == {
         "request": request["id"],
         "decision": "answered",
         "by": "ann",

@@ -1,4 +1,4 @@
-"""Whatever is wrong: one line with what, the cure and a code; an exit code as documented; and nothing is changed."""
+"""Bad input: one line with the error, a hint and a code, the documented exit code, and an unchanged store."""
 
 import json
 import os
@@ -15,9 +15,9 @@ import pytest
 from limpet import NoStore, sync
 from limpet.service.json_body import LARGEST
 from limpet.service.json_views import error_json
-from tests.interfaces.cli.run_cli import LIMPET, limpet, told
+from tests.interfaces.cli.run_cli import LIMPET, limpet, limpet_json
 
-# What is typed, how it ends, the error's code, and words of it. {url}, {folder} and {request} are filled in.
+# Command, exit code, error code, and part of the message. {url}, {folder} and {request} are filled in.
 WRONG: list[tuple[str, int, str, str]] = [
     # ids
     ("show zzz", 1, "not_found", "No run 'zzz'"),
@@ -52,7 +52,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("pause order-1", 1, "wrong_state", "order-1 is failed"),
     ("signal order-1 x", 1, "wrong_state", "order-1 is failed"),
     ("resume order-2", 1, "wrong_state", "order-2 is pending"),
-    # words
+    # options and arguments
     ("runs --last x", 2, "wrong_usage", "'--last'"),
     ("runs --last 0", 2, "wrong_usage", "'--last'"),
     ("runs --status odd", 2, "wrong_usage", "'--status'"),
@@ -86,7 +86,7 @@ WRONG: list[tuple[str, int, str, str]] = [
 
 
 def content(url: str) -> dict[str, list[Any]]:
-    """Everything that is in a store."""
+    """Return everything in a store."""
     db = apsw.Connection(url.removeprefix("sqlite:///"))
     db.set_busy_timeout(10_000)
     try:
@@ -98,7 +98,7 @@ def content(url: str) -> dict[str, list[Any]]:
 
 @contextmanager
 def unchanged(url: str) -> Iterator[None]:
-    """Nothing in the store is another than before."""
+    """Check that the store does not change."""
     before = content(url)
     yield
     assert content(url) == before
@@ -106,7 +106,7 @@ def unchanged(url: str) -> Iterator[None]:
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """Files that are not what they should be."""
+    """Files with wrong content."""
     (tmp_path / "deep").write_text("[" * 100 + "]" * 100, encoding="utf-8")
     (tmp_path / "large").write_text(f'"{"x" * LARGEST}"', encoding="utf-8")
     (tmp_path / "binary").write_bytes(bytes(range(256)) * 8)
@@ -117,7 +117,7 @@ def files(tmp_path: Path) -> Path:
 
 
 def check(words: Sequence[str], code: int, error: str, says: str, done: Any) -> None:
-    """One line, with everything that it must have."""
+    """Check that the error is one complete line."""
     assert (done.returncode, done.stdout) == (code, ""), (words, done.stdout, done.stderr)
     assert done.stderr.endswith(f"[{error}]\n"), (words, done.stderr)
     assert done.stderr.startswith("error: ")
@@ -127,11 +127,11 @@ def check(words: Sequence[str], code: int, error: str, says: str, done: Any) -> 
 
 
 @pytest.mark.parametrize(("typed", "code", "error", "says"), WRONG, ids=[each[0] for each in WRONG])
-def test_what_is_wrong_is_said_and_nothing_is_changed(
+def test_bad_input_is_refused_and_changes_nothing(
     url: str, files: Path, typed: str, code: int, error: str, says: str
 ) -> None:
-    """As a line, and as JSON."""
-    request = told("inbox")[0]["id"]
+    """The error is a line of text, and an object with --json."""
+    request = limpet_json("inbox")[0]["id"]
     words = [word.format(url=url, folder=files, request=request) for word in typed.split(" ")]
     there = sorted(files.iterdir())
     with unchanged(url):
@@ -146,9 +146,8 @@ def test_what_is_wrong_is_said_and_nothing_is_changed(
     assert list(content(f"sqlite:///{files}/foreign")) == ["theirs"]
 
 
-def test_what_was_decided_stays_decided(url: str) -> None:
-    """The second answer changes nothing, whoever gives it."""
-    [request] = told("inbox")
+def test_a_second_decision_is_refused(url: str) -> None:
+    [request] = limpet_json("inbox")
     assert limpet("answer", request["id"], "red", "--by", "ann").exit_code == 0
     with unchanged(url):
         for words in (["answer", request["id"], "blue"], ["reject", request["id"], "--because", "no"]):
@@ -157,7 +156,7 @@ def test_what_was_decided_stays_decided(url: str) -> None:
 
 
 def process(words: Sequence[str], code: str = "", **env: str) -> subprocess.CompletedProcess[str]:
-    """The command as a process, with something done to it first."""
+    """Run the command as a process, after some other code."""
     start = [LIMPET, *words] if not code else [sys.executable, "-c", f"{code}\n{MAIN}", *words]
     return subprocess.run(start, env={**os.environ, **env}, capture_output=True, text=True, check=False)
 
@@ -181,15 +180,14 @@ sys.stdin.read()
 """
 
 
-def test_a_missing_extra_is_named(url: str) -> None:
-    """With the exact command that installs it."""
+def test_a_missing_extra_is_named_with_its_install_command(url: str) -> None:
     words = ["runs", "--url", "postgresql://host/db"]
     check(words, 1, "extra_missing", "pip install 'limpet[postgres]'", process(words, NO_PSYCOPG))
 
 
 @pytest.mark.parametrize("words", [["pause", "order-2"], ["start", "order", "--input", "x"]], ids=" ".join)
-def test_a_store_that_somebody_keeps_locked(url: str, words: list[str]) -> None:
-    """It is waited for as long as was said, and then not."""
+def test_a_locked_store_is_refused_after_the_patience(url: str, words: list[str]) -> None:
+    """LIMPET_PATIENCE sets how long the command waits."""
     holding = [sys.executable, "-c", HOLD, url.removeprefix("sqlite:///")]
     with unchanged(url):
         with subprocess.Popen(holding, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
@@ -202,8 +200,7 @@ def test_a_store_that_somebody_keeps_locked(url: str, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("words", [["runs"], ["show", "order-1"], ["inbox"]], ids=" ".join)
-def test_looking_does_not_wait_for_whoever_writes(url: str, words: list[str]) -> None:
-    """However long somebody keeps the store locked."""
+def test_reading_commands_do_not_wait_for_a_writer(url: str, words: list[str]) -> None:
     holding = [sys.executable, "-c", HOLD, url.removeprefix("sqlite:///")]
     with subprocess.Popen(holding, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
@@ -213,8 +210,8 @@ def test_looking_does_not_wait_for_whoever_writes(url: str, words: list[str]) ->
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_disk_without_space(url: str, tmp_path: Path) -> None:
-    """What does not fit is not there at all; with space it is."""
+def test_a_full_disk_fails_the_command_and_stores_nothing(url: str, tmp_path: Path) -> None:
+    """With enough space, the same command succeeds."""
     (tmp_path / "long").write_text(json.dumps("x" * 60_000), encoding="utf-8")
     words = ["start", "order", "--id", "o-9", "--input", f"@{tmp_path}/long"]
     with sync.open(url) as app:
@@ -227,9 +224,9 @@ def test_a_disk_without_space(url: str, tmp_path: Path) -> None:
     assert process(words).returncode == 0
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-def test_nobody_takes_what_is_printed(url: str) -> None:
-    """An error, and not success with a torn file."""
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_failed_write_to_stdout_is_an_error(url: str) -> None:
+    """The command does not report success with a truncated file."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run([LIMPET, "runs"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
@@ -237,8 +234,7 @@ def test_nobody_takes_what_is_printed(url: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_store_of_a_newer_version_is_left_alone(url: str) -> None:
-    """It is never taken back."""
+def test_a_store_of_a_newer_version_is_refused_and_unchanged(url: str) -> None:
     db = apsw.Connection(url.removeprefix("sqlite:///"))
     db.execute("INSERT INTO limpet_meta VALUES ('schema', '999') ON CONFLICT DO UPDATE SET value = excluded.value")
     db.close()
@@ -247,8 +243,8 @@ def test_a_store_of_a_newer_version_is_left_alone(url: str) -> None:
 
 
 @pytest.mark.parametrize("words", [["runs"], ["show", "order-1"], ["start", "order"], ["verify"]], ids=" ".join)
-def test_no_schema_is_made_on_a_server(postgres_schema: str, words: list[str]) -> None:
-    """As no file is: whoever looks at the wrong one is told so, without its password."""
+def test_commands_do_not_create_a_schema_on_a_server(postgres_schema: str, words: list[str]) -> None:
+    """The error names the URL without its password."""
     done = limpet(*words, "--url", postgres_schema)
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr.startswith("error: No store at postgresql://")
@@ -257,8 +253,7 @@ def test_no_schema_is_made_on_a_server(postgres_schema: str, words: list[str]) -
     assert (found["what"], found["message"]) == ("store", "no store")
 
 
-def test_the_password_of_a_server_is_not_said() -> None:
-    """Not where there is no store, either."""
+def test_the_error_for_a_missing_store_hides_the_password() -> None:
     address = "postgresql://ann:hunter2-secret@host/db"
     error = error_json(NoStore(url=address))
     assert ("hunter2" in str(error), "hunter2" in str(error["facts"])) == (False, False)

@@ -1,4 +1,4 @@
-"""What the commands say, to people and to programs, and how they end."""
+"""Output of the commands, for people and for programs, and their exit codes."""
 
 import re
 import subprocess
@@ -8,12 +8,12 @@ import pytest
 
 from limpet import sync
 from limpet.service import json_views
-from tests.interfaces.cli.run_cli import LIMPET, limpet, lines, told, until_parked
+from tests.interfaces.cli.run_cli import LIMPET, limpet, limpet_json, lines, until_parked
 from tests.interfaces.cli.shop import both, letter, order
 
 
-def test_runs_are_listed_the_newest_first(url: str) -> None:
-    """A line for each, with where it is and what it waits for."""
+def test_runs_lists_the_newest_first(url: str) -> None:
+    """One line per run, with its position and what it waits for."""
     [head, *rows] = lines(limpet("runs").stdout)
     assert head == ["run", "agent", "status", "position", "age", "waits for", "goal"]
     assert [row[:3] for row in rows] == [
@@ -36,13 +36,12 @@ def test_runs_are_listed_the_newest_first(url: str) -> None:
         (["--status", "cancelled"], []),
     ],
 )
-def test_runs_are_filtered(url: str, words: list[str], expected: list[str]) -> None:
-    """By status, by agent, by number."""
-    assert [each["id"] for each in told("runs", *words)] == expected
+def test_runs_filters_by_status_agent_and_number(url: str, words: list[str], expected: list[str]) -> None:
+    assert [each["id"] for each in limpet_json("runs", *words)] == expected
 
 
-def test_a_failed_run_on_one_page(url: str) -> None:
-    """Steps with their attempts and errors, the last error, and the command to type."""
+def test_show_prints_a_failed_run(url: str) -> None:
+    """Steps with attempts and errors, the last error, and the next command."""
     said = limpet("show", "order-1").stdout
     assert ["status", "failed"] in lines(said)
     assert ["goal", "sell dust"] in lines(said)
@@ -53,34 +52,33 @@ def test_a_failed_run_on_one_page(url: str) -> None:
     assert said.endswith("next: limpet resume order-1\n")
 
 
-def test_a_waiting_run_says_for_what(url: str) -> None:
-    """The question, who is asked, and how to answer; its id may be cut short."""
+def test_show_prints_the_request_of_a_waiting_run(url: str) -> None:
+    """The question, its addressee, and how to answer. A prefix of the run id is enough."""
     said = limpet("show", "lett").stdout
-    [request] = told("show", "letter-1")["requests"]
+    [request] = limpet_json("show", "letter-1")["requests"]
     assert f"asks Which colour? [red | blue]\n     {request['id']}, to sales\n" in said
     assert said.endswith(f"next: limpet answer {request['id']}\n")
 
 
-def test_a_run_as_json(url: str) -> None:
-    """The fields that the contract lists, and no others."""
-    found, forms = told("show", "order-1"), json_views.forms()
-    [request] = told("show", "letter-1")["requests"]
-    given = {"Report": found, "RunInfo": told("runs")[0], "StepInfo": found["steps"][0], "Request": request}
+def test_json_of_a_run_has_the_documented_fields(url: str) -> None:
+    found, forms = limpet_json("show", "order-1"), json_views.forms()
+    [request] = limpet_json("show", "letter-1")["requests"]
+    given = {"Report": found, "RunInfo": limpet_json("runs")[0], "StepInfo": found["steps"][0], "Request": request}
     for name, plain in {**given, "Failure": found["error"]}.items():
         assert set(plain) == set(json_views.fields_of(forms[name]))
     assert found["error"]["step"] == 1
     assert found["steps"][0]["error"] == "builtins.ValueError: dust is not for sale"
 
 
-def test_what_show_says_to_type_can_be_typed(url: str) -> None:
-    """A person answers, approves, resumes; each command ends with 0, and once decided is decided."""
-    [request] = told("show", "letter-1")["requests"]
+def test_commands_suggested_by_show_work(url: str) -> None:
+    """Answer, reject and resume exit with 0, and a decision is final."""
+    [request] = limpet_json("show", "letter-1")["requests"]
     wrong = limpet("answer", request["id"], "green")
     assert (wrong.exit_code, "[invalid_answer]" in wrong.stderr) == (1, True)
     assert limpet("answer", request["id"], "red", "--by", "ann").exit_code == 0
     with sync.open(url, agents=[letter]) as app:
         until_parked(app)
-    [second] = told("show", "letter-1")["requests"]
+    [second] = limpet_json("show", "letter-1")["requests"]
     said = limpet("show", "letter-1").stdout
     assert f"shop_mail(receipt='ann')\n     {second['id']}" in said
     assert said.endswith(f"next: limpet approve {second['id']}\nnext: limpet reject {second['id']} --because …\n")
@@ -91,12 +89,12 @@ def test_what_show_says_to_type_can_be_typed(url: str) -> None:
         [decided] = [each for each in app.log("letter-1") if each.body.get("decision") == "rejected"]
     assert decided.body["via"] == "cli"
     assert limpet("resume", "order-1").exit_code == 0
-    assert told("show", "order-1")["status"] == "pending"
+    assert limpet_json("show", "order-1")["status"] == "pending"
 
 
 @pytest.mark.parametrize(("given", "meant"), [("order", "order-2, order-1"), ("odrer-1", "order-1, order-2")])
-def test_a_run_that_is_not_there(url: str, given: str, meant: str) -> None:
-    """The error, its cure, and what may have been meant; also for a beginning that fits several."""
+def test_an_unknown_run_id_suggests_similar_ids(url: str, given: str, meant: str) -> None:
+    """Also an ambiguous prefix."""
     done = limpet("show", given)
     why = f"No run '{given}'. Correct the id, or pass the right store with --url or LIMPET_URL. Did you mean {meant}?"
     assert (done.exit_code, done.stderr) == (1, f"error: {why} [not_found]\n")
@@ -104,8 +102,8 @@ def test_a_run_that_is_not_there(url: str, given: str, meant: str) -> None:
 
 
 @pytest.mark.parametrize("words", [["runs"], ["show", "x"]])
-def test_looking_makes_no_store(tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a folder without one, that is said, with the cure."""
+def test_reading_commands_create_no_store(tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error has a hint."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LIMPET_URL", raising=False)
     done = limpet(*words)
@@ -114,30 +112,27 @@ def test_looking_makes_no_store(tmp_path: Path, words: list[str], monkeypatch: p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_colour_is_for_terminals_that_want_it(url: str) -> None:
-    """Plain where there is none, and with NO_COLOR."""
+def test_colour_is_printed_only_for_terminals_and_without_no_color(url: str) -> None:
     assert "\x1b" not in limpet("runs").stdout
     assert "\x1b" in limpet("runs", FORCE_COLOR="1").stdout
     assert "\x1b" not in limpet("runs", FORCE_COLOR="1", NO_COLOR="1").stdout
 
 
-def test_what_a_run_says_is_not_obeyed_by_terminals(url: str) -> None:
-    """No escape sequence of a goal or an error gets through."""
+def test_escape_sequences_in_data_are_removed(url: str) -> None:
     with sync.open(url, agents=both, worker=False) as app:
         app.start(order, "book", id="order-3", user="\x1b[31m\nann")
     assert " [31m ann" in limpet("show", "order-3").stdout
 
 
-def test_the_command_as_a_process(url: str) -> None:
-    """Installed, with an address, and wrong usage."""
+def test_the_installed_command_works_and_reports_wrong_usage(url: str) -> None:
     done = subprocess.run([LIMPET, "runs", "--failed", "--url", url], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr, lines(done.stdout)[1][0]) == (0, "", "order-1")
     for words in ([], ["nothing"], ["show"], ["runs", "--status", "odd"], ["runs", "--failed", "--waiting"]):
         assert subprocess.run([LIMPET, *words], capture_output=True, check=False).returncode == 2
 
 
-def test_the_inbox_shows_what_led_to_a_request_and_what_each_answer_causes(url: str) -> None:
-    """By whom it is for, how old it is, which run; the beginning of a run's id is enough."""
+def test_inbox_shows_the_context_and_choices_of_a_request(url: str) -> None:
+    """It filters by addressee, age and run; a prefix of the run id is enough."""
     said = limpet("inbox").stdout
     assert said.startswith("Which colour? [red | blue]\n")
     for expected in (
@@ -146,40 +141,47 @@ def test_the_inbox_shows_what_led_to_a_request_and_what_each_answer_causes(url: 
         ["say", "red: The agent continues with 'red'."],
     ):
         assert expected in lines(said)
-    assert [each["run"] for each in told("inbox", "--to", "sales", "--run", "lett")] == ["letter-1"]
-    assert told("inbox", "--to", "nobody") == told("inbox", "--older-than", "1d") == told("inbox", "--risk", "x") == []
+    assert [each["run"] for each in limpet_json("inbox", "--to", "sales", "--run", "lett")] == ["letter-1"]
+    assert (
+        limpet_json("inbox", "--to", "nobody")
+        == limpet_json("inbox", "--older-than", "1d")
+        == limpet_json("inbox", "--risk", "x")
+        == []
+    )
     assert limpet("inbox", "--to", "nobody").stdout == "no open requests\n"
-    assert told("inbox")[0]["context"]["choices"][0] == {"say": "red", "causes": "The agent continues with 'red'."}
+    assert limpet_json("inbox")[0]["context"]["choices"][0] == {
+        "say": "red",
+        "causes": "The agent continues with 'red'.",
+    }
 
 
-def test_an_approval_with_other_arguments(url: str) -> None:
-    """What is no JSON object, or does not fit, is refused; standing is for tools alone."""
-    [request] = told("show", "letter-1")["requests"]
+def test_approve_validates_edited_arguments(url: str) -> None:
+    """`--standing` applies only to tools."""
+    [request] = limpet_json("show", "letter-1")["requests"]
     assert limpet("approve", request["id"], "--standing").exit_code == 1
     limpet("answer", request["id"], "red", "--by", "ann")
     with sync.open(url, agents=[letter]) as app:
         until_parked(app)
-    [second] = told("inbox")
+    [second] = limpet_json("inbox")
     assert limpet("approve", second["id"], "--args", "[1]").exit_code == 2
     assert limpet("approve", second["id"], "--args", '{"receipt": 7}').exit_code == 1
     done = limpet("approve", second["id"], "--args", '{"receipt": "bob"}', "--standing", "--by", "ann")
     assert (done.exit_code, "all later calls" in done.stdout) == (0, True)
 
 
-def test_looking_back(url: str) -> None:
-    """State before a step, what it changed, where two runs went apart: as text and as JSON."""
-    found = told("state", "order-1", "--before", "1")
+def test_state_diff_and_compare_print_text_and_json(url: str) -> None:
+    found = limpet_json("state", "order-1", "--before", "1")
     assert (found["state"]["goal"], found["next"], found["step"]) == ("sell dust", "price", 0)
     assert "goal: 'sell dust'" in limpet("state", "order-1", "--before", "1").stdout
     assert limpet("diff", "order-1", "1").stdout == "nothing changed\n"
     assert limpet("compare", "order-1", "letter-1").stdout.startswith("diverged at event ")
-    assert told("compare", "order-1", "order-1")["divergence"] is None
+    assert limpet_json("compare", "order-1", "order-1")["divergence"] is None
     wrong = limpet("state", "order-1", "--before", "9")
     assert (wrong.exit_code, "[not_found]" in wrong.stderr) == (1, True)
 
 
-def test_the_doctor_names_effects_without_a_risk() -> None:
-    """In the code of an app: nobody would ever be asked about them."""
+def test_doctor_lists_effects_without_a_risk() -> None:
+    """They would never need approval."""
     words, root = [LIMPET, "doctor", "tests.interfaces.cli.shop:both"], Path(__file__).parents[3]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=root)
     assert done.returncode == 0
@@ -189,10 +191,10 @@ def test_the_doctor_names_effects_without_a_risk() -> None:
     assert "shop_mail" not in done.stdout
 
 
-def test_a_run_goes_to_another_store_in_a_file(url: str, tmp_path: Path) -> None:
-    """Exported, loaded, verified there, and against heads that were saved here."""
+def test_a_run_is_exported_loaded_and_verified_in_another_store(url: str, tmp_path: Path) -> None:
+    """Saved heads of the first store do not match the other."""
     heads, bundle, other = tmp_path / "heads", tmp_path / "run.zip", f"sqlite:///{tmp_path}/other.db"
-    assert told("verify", "--save-heads", str(heads))["runs"] == 3
+    assert limpet_json("verify", "--save-heads", str(heads))["runs"] == 3
     assert limpet("verify", "--heads", str(heads)).stdout.endswith("3 saved heads checked\n")
     assert limpet("export", "order-1", str(bundle)).stdout == f"Exported order-1 to {bundle}.\n"
     assert limpet("load", str(bundle), "--url", other).stdout == "Loaded order-1.\n"

@@ -1,4 +1,4 @@
-"""What is the same for every command: help, JSON, errors, exit codes, the tab key."""
+"""Options that all commands share: help, JSON, errors, exit codes and completion."""
 
 import json
 import os
@@ -12,17 +12,17 @@ import typer
 
 from limpet.cli import command
 from limpet.cli.command_group import TOPICS
-from tests.interfaces.cli.run_cli import LIMPET, ROOT, limpet, terminal, told
+from tests.interfaces.cli.run_cli import LIMPET, ROOT, limpet, limpet_json, terminal
 
 GROUP: Any = typer.main.get_command(command)
 NAMES = sorted(GROUP.commands)
-# They are about a folder.
+# They work on a folder.
 WITHOUT_STORE = {"demo", "init"}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_command_has_help_with_an_example(name: str) -> None:
-    """Which begins with the program's name, and the options that all have."""
+    """The help also lists the common options."""
     said = limpet(name, "--help").stdout
     assert re.search(r"^ *Example:\n( *cd .* && )? *limpet ", said, re.MULTILINE), said
     assert f"limpet {name}" in said.partition("Example:")[2]
@@ -31,8 +31,8 @@ def test_every_command_has_help_with_an_example(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_command_is_in_the_docs(name: str) -> None:
-    """And the examples in its help name options that it has."""
+def test_every_command_is_documented(name: str) -> None:
+    """The examples in its help use only its own options."""
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     assert f"`limpet {name}" in page
     said = limpet(name, "--help").stdout
@@ -42,38 +42,35 @@ def test_every_command_is_in_the_docs(name: str) -> None:
         assert set(re.findall(r"(?<= )--[a-z-]+", line.partition("|")[0])) <= known
 
 
-def test_every_command_is_on_a_shelf_once() -> None:
-    """The help of the program shows all of them, next to those that one needs with it."""
+def test_every_command_is_in_one_topic_of_the_help() -> None:
     assert sorted(name for names in TOPICS.values() for name in names) == NAMES
     said = limpet("--help").stdout
     assert [name for name in NAMES if not re.search(rf"^  {name} +[A-Z]", said, re.MULTILINE)] == []
 
 
-def test_nothing_at_all_is_answered_with_the_help() -> None:
-    """On stderr, as wrong usage."""
+def test_no_arguments_print_the_help_as_wrong_usage() -> None:
+    """On stderr."""
     done = limpet()
     assert (done.exit_code, done.stdout, done.stderr.startswith("Usage: limpet")) == (2, "", True)
     assert re.fullmatch(r"limpet \d+\.\d+.*\n", limpet("--version").stdout)
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("rnus", "runs"), ("shwo", "show"), ("cancle", "cancel")])
-def test_a_mistyped_command_suggests_the_near_one(typed: str, meant: str) -> None:
-    """On one line."""
+def test_a_mistyped_command_suggests_a_similar_one(typed: str, meant: str) -> None:
     done = limpet(typed)
     assert done.exit_code == 2
     assert done.stderr.startswith(f"error: No such command '{typed}'. Did you mean '{meant}'")
     assert done.stderr.endswith("Run `limpet --help`. [wrong_usage]\n")
 
 
-def test_a_mistyped_option_suggests_the_near_one() -> None:
-    """As for commands."""
+def test_a_mistyped_option_suggests_a_similar_one() -> None:
     done = limpet("runs", "--faild")
     assert (done.exit_code, "--failed" in done.stderr, done.stderr.count("\n")) == (2, True, 1)
 
 
-def test_ids_of_requests_are_found_by_their_beginnings_too(url: str) -> None:
-    """Near ones are suggested."""
-    [request] = told("inbox")
+def test_a_prefix_of_a_request_id_is_enough(url: str) -> None:
+    """A mistyped id suggests a similar one."""
+    [request] = limpet_json("inbox")
     near = request["id"][:-1] + "-"
     done = limpet("answer", near, "red")
     assert (done.exit_code, f"Did you mean {request['id']}? [not_found]" in done.stderr) == (1, True)
@@ -82,8 +79,8 @@ def test_ids_of_requests_are_found_by_their_beginnings_too(url: str) -> None:
     assert "[already_answered]" in limpet("answer", request["id"][:8], "blue").stderr
 
 
-def test_errors_are_json_for_whoever_reads_json(url: str) -> None:
-    """Code, message, facts and hint, on one line of stderr; nothing on stdout."""
+def test_errors_are_json_with_the_json_option(url: str) -> None:
+    """Code, message, fields and hint on one line of stderr, and nothing on stdout."""
     done = limpet("show", "odrer-1", "--json")
     assert (done.exit_code, done.stdout) == (1, "")
     assert json.loads(done.stderr) == {
@@ -97,8 +94,8 @@ def test_errors_are_json_for_whoever_reads_json(url: str) -> None:
 
 
 @pytest.mark.parametrize("words", [["--debug", "show", "zzz"], ["show", "zzz", "--debug"]], ids=" ".join)
-def test_a_traceback_is_for_those_who_ask(url: str, words: list[str]) -> None:
-    """Anywhere on the line, or in the environment; the error's own line is the last all the same."""
+def test_a_traceback_is_printed_only_with_debug(url: str, words: list[str]) -> None:
+    """As an option anywhere on the line, or as LIMPET_DEBUG. The error line still comes last."""
     said = limpet(*words).stderr
     assert said.startswith("Traceback (most recent call last):")
     assert said.splitlines()[-1].startswith("error: No run 'zzz'")
@@ -107,14 +104,13 @@ def test_a_traceback_is_for_those_who_ask(url: str, words: list[str]) -> None:
     assert "Traceback" not in limpet("show", "zzz").stderr
 
 
-def test_what_stands_after_two_dashes_is_no_option(url: str) -> None:
-    """So that a word may begin with a dash."""
+def test_arguments_after_two_dashes_are_not_options(url: str) -> None:
     limpet("signal", "letter-1", "--", "words", "--debug")
     assert limpet("show", "--", "--debug").stderr.startswith("error: No run '--debug'")
 
 
-def test_an_error_of_the_apps_own_code_is_one_line_too(tmp_path: Path) -> None:
-    """With where to look; nothing of it is hidden from --debug."""
+def test_an_error_while_importing_the_app_is_one_line(tmp_path: Path) -> None:
+    """`--debug` shows its traceback."""
     (tmp_path / "broken.py").write_text("import json\njson.loads('{')\n", encoding="utf-8")
     words = [LIMPET, "worker", "broken:app"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -125,8 +121,8 @@ def test_an_error_of_the_apps_own_code_is_one_line_too(tmp_path: Path) -> None:
     assert 'broken.py", line 2' in more.stderr
 
 
-def test_a_pipe_that_is_closed_is_no_error(url: str) -> None:
-    """Whoever has seen enough goes; the command ends as by SIGPIPE, like others."""
+def test_a_closed_pipe_ends_the_command_as_sigpipe_does(url: str) -> None:
+    """Without an error message."""
     words = f"{LIMPET} log order-1 --json | head -n 1"
     done = subprocess.run(words, shell=True, capture_output=True, text=True, check=False)
     assert (done.stderr, len(done.stdout.splitlines())) == ("", 1)
@@ -138,24 +134,24 @@ def test_a_pipe_that_is_closed_is_no_error(url: str) -> None:
         assert (done.returncode, done.stderr) == (141, "")
 
 
-def tab(url: str, *words: str) -> dict[str, str]:
-    """What bash says when somebody presses the key after these words."""
+def completion_env(url: str, *words: str) -> dict[str, str]:
+    """Return the environment that bash sets for a completion after these words."""
     env = {"LIMPET_URL": url, "_LIMPET_COMPLETE": "complete_bash", "COMP_CWORD": str(len(words))}
     return {**env, "COMP_WORDS": " ".join(("limpet", *words))}
 
 
 def complete(url: str, *words: str) -> list[str]:
-    """What it is offered."""
-    done = limpet(**tab(url, *words))
+    """Return the completions after these words."""
+    done = limpet(**completion_env(url, *words))
     assert (done.exit_code, done.stderr) == (0, "")
     return done.stdout.split()
 
 
-def test_the_tab_key(url: str, tmp_path: Path) -> None:
-    """Commands, runs, agents, requests; nothing without a store, and none is made."""
-    [request] = told("inbox")
+def test_completion_offers_commands_runs_agents_and_requests(url: str, tmp_path: Path) -> None:
+    """Without a store it offers nothing and creates none."""
+    [request] = limpet_json("inbox")
     done = subprocess.run(
-        [LIMPET], env={**os.environ, **tab(url, "show", "ord")}, capture_output=True, text=True, check=False
+        [LIMPET], env={**os.environ, **completion_env(url, "show", "ord")}, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["order-2", "order-1"], "")
     assert sorted(complete(url, "sta")) == ["start", "state", "stats"]
@@ -169,8 +165,7 @@ def test_the_tab_key(url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["verify"], ["prune", "--older-than", "0s"], ["export", "order-1"]], ids=" ".join)
-def test_long_work_shows_how_far_it_is(url: str, tmp_path: Path, words: list[str]) -> None:
-    """On a terminal, and nowhere else."""
+def test_long_commands_show_progress_only_on_a_terminal(url: str, tmp_path: Path, words: list[str]) -> None:
     words = [*words, str(tmp_path / "out.zip")] if words[0] == "export" else words
     with terminal(LIMPET, *words, LIMPET_URL=url) as screen:
         shown, code = screen.end()
@@ -179,18 +174,16 @@ def test_long_work_shows_how_far_it_is(url: str, tmp_path: Path, words: list[str
     assert (done.returncode, done.stderr, "━" in done.stdout) == (0, "", False)
 
 
-def test_loading_shows_how_far_it_is(url: str, tmp_path: Path) -> None:
-    """As well; and what is loaded is a run as lists show it."""
+def test_load_shows_progress_and_prints_the_run(url: str, tmp_path: Path) -> None:
     bundle = str(tmp_path / "run.zip")
-    assert told("export", "order-1", bundle) == {"id": "order-1", "path": bundle}
+    assert limpet_json("export", "order-1", bundle) == {"id": "order-1", "path": bundle}
     with terminal(LIMPET, "load", bundle, "--url", f"sqlite:///{tmp_path}/other.db") as screen:
         shown, code = screen.end()
     assert (code, "━" in shown, "Loaded order-1." in shown) == (0, True, True)
-    assert told("load", bundle, "--url", f"sqlite:///{tmp_path}/other.db")["id"] == "order-1"
+    assert limpet_json("load", bundle, "--url", f"sqlite:///{tmp_path}/other.db")["id"] == "order-1"
 
 
-def test_a_worker_logs_json_for_whoever_wants_it(tmp_path: Path) -> None:
-    """An object on each line."""
+def test_worker_logs_json_lines_with_the_json_option(tmp_path: Path) -> None:
     words = [LIMPET, "worker", "tests.interfaces.cli.shop:both", "--json", "--url", f"sqlite:///{tmp_path}/limpet.db"]
     with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

@@ -1,4 +1,4 @@
-"""The doctor: each thing that can be wrong is found, with its cure, and what can be mended is."""
+"""`limpet doctor`: every problem is found with a hint, and repairable ones are fixed."""
 
 import json
 import threading
@@ -27,32 +27,32 @@ CREATED = b.RunCreated(agent="a", agent_version="1", input=inline(None))
 
 
 def limpet(*words: str) -> Result:
-    """The command, beside the event loop that the test has."""
+    """Run the command in a thread, because the test has an event loop."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(run_cli.limpet, *words).result()
 
 
-def examined(*words: str) -> tuple[int, dict[str, dict[str, Any]]]:
-    """How it ends, and the worst finding about each thing."""
+def run_doctor(*words: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Return the exit code, and the worst finding per subject."""
     done = limpet("doctor", *words, "--json")
-    told = sorted(json.loads(done.stdout), key=lambda each: LEVELS.index(each["level"]))
-    return done.exit_code, {each["what"]: each for each in told}
+    findings = sorted(json.loads(done.stdout), key=lambda each: LEVELS.index(each["level"]))
+    return done.exit_code, {each["what"]: each for each in findings}
 
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """Where nothing is yet."""
+    """The URL of a missing store."""
     return f"sqlite:///{tmp_path}/limpet.db"
 
 
 def execute(url: str, statement: str) -> None:
-    """Somebody changes the file by hand."""
+    """Edit the database file."""
     with closing(apsw.Connection(url.removeprefix("sqlite:///"))) as db:
         db.execute(statement)
 
 
-async def test_a_store_that_is_well(url: str) -> None:
-    """A line for each thing that was looked at; 0."""
+async def test_doctor_reports_a_healthy_store(url: str) -> None:
+    """One line per check, and exit code 0."""
     async with open_store(url) as store:
         await store.create("r1", CREATED, actor="test")
         await store.register(WorkerRow(id="w1", agents={"a": ("1",)}), lease=HOUR)
@@ -65,51 +65,50 @@ async def test_a_store_that_is_well(url: str) -> None:
             for what in ("store", "database", "schema", "clock", "runs", "workers", "agents", "rows", "disk")
         ),
     ]
-    _, worst = examined("--url", url)
+    _, worst = run_doctor("--url", url)
     assert worst["database"]["message"] == f"SQLite {apsw.sqlite_lib_version()}"
     assert worst["schema"]["message"].startswith("4, up to date")
     assert set(worst["rows"]) == set(json_views.fields_of(json_views.VIEWS["a finding of `limpet doctor`"]))
 
 
-def test_there_is_no_store(url: str, tmp_path: Path) -> None:
-    """None is made; a file of something else is left alone."""
-    code, worst = examined("--url", url)
+def test_doctor_reports_a_missing_store(url: str, tmp_path: Path) -> None:
+    """It creates none, and leaves foreign files alone."""
+    code, worst = run_doctor("--url", url)
     assert (code, worst["store"]["level"], worst["store"]["message"]) == (1, "bad", "no store")
     assert list(tmp_path.iterdir()) == []
     execute(url, "CREATE TABLE theirs (x)")
-    assert examined("--url", url)[0] == 1
+    assert run_doctor("--url", url)[0] == 1
     (tmp_path / "binary").write_bytes(bytes(range(256)) * 8)
-    code, worst = examined("--url", f"sqlite:///{tmp_path}/binary")
+    code, worst = run_doctor("--url", f"sqlite:///{tmp_path}/binary")
     assert (code, "file is not a database" in worst["store"]["message"]) == (1, True)
     assert "[store_unavailable]" in worst["store"]["message"]
 
 
-async def test_a_store_of_a_newer_version(url: str) -> None:
-    """It is said what to do."""
+async def test_doctor_reports_a_store_of_a_newer_version(url: str) -> None:
     async with open_store(url):
         pass
     execute(url, "UPDATE limpet_meta SET value = '99' WHERE name = 'schema'")
-    code, worst = examined("--url", url)
+    code, worst = run_doctor("--url", url)
     assert (code, "[newer_version]" in worst["store"]["message"], bool(worst["store"]["hint"])) == (1, True, True)
 
 
-async def test_clocks_that_differ(url: str) -> None:
-    """Of a file: somebody wrote into it from the future."""
+async def test_doctor_reports_a_clock_difference(url: str) -> None:
+    """The newest event is in the future."""
     async with open_store(url, clock=FrozenClock(SystemClock().now() + HOUR)) as store:
         await store.create("r1", CREATED, actor="test")
-    code, worst = examined("--url", url)
+    code, worst = run_doctor("--url", url)
     assert (code, worst["clock"]["level"]) == (1, "bad")
     assert "the newest event is 3600 s ahead of this machine's clock" in worst["clock"]["message"]
     assert "NTP" in worst["clock"]["hint"]
 
 
-async def test_a_run_whose_worker_is_dead(url: str) -> None:
-    """It does not go on by itself; nor is its agent served."""
+async def test_doctor_reports_a_run_on_a_dead_worker(url: str) -> None:
+    """It also reports that no worker serves its agent."""
     async with open_store(url) as store:
         await store.create("r1", CREATED, actor="test")
         await store.register(WorkerRow(id="w1", agents={"a": ("1",)}), lease=1)
         await store.claim("w1", limit=1)
-    code, worst = examined("--url", url)
+    code, worst = run_doctor("--url", url)
     assert (code, worst["runs"]["level"], worst["workers"]["level"], worst["agents"]["level"]) == (
         1,
         "bad",
@@ -120,24 +119,24 @@ async def test_a_run_whose_worker_is_dead(url: str) -> None:
     assert "limpet worker" in worst["runs"]["hint"]
 
 
-async def test_a_run_that_nobody_takes(url: str) -> None:
-    """Though a worker serves its agent; for how long that is all right can be said."""
+async def test_doctor_reports_a_run_that_is_not_claimed(url: str) -> None:
+    """Although a worker serves its agent. `--stuck` sets the tolerated time."""
     async with open_store(url, clock=FrozenClock(SystemClock().now() - HOUR)) as store:
         await store.create("r1", CREATED, actor="test")
     async with open_store(url) as store:
         await store.register(WorkerRow(id="w1", agents={"a": ("1",)}), lease=HOUR)
-        code, worst = examined("--url", url)
+        code, worst = run_doctor("--url", url)
         assert (code, "ready for long" in worst["runs"]["message"], worst["workers"]["message"]) == (
             1,
             True,
             "1 worker alive",
         )
-        assert examined("--url", url, "--stuck", "2h")[0] == 0
+        assert run_doctor("--url", url, "--stuck", "2h")[0] == 0
     assert "[invalid_argument]" in limpet("doctor", "--url", url, "--stuck", "soon").stderr
 
 
-def test_a_run_that_waits_for_somebody_to_look(url: str) -> None:
-    """Because its code is another by now; one that was paused on purpose is nobody's concern."""
+def test_doctor_reports_a_run_that_waits_for_an_operator(url: str) -> None:
+    """Here, its code has diverged. A paused run is not reported."""
 
     @package.tool(effect="none", name="doctor_look")
     def look() -> int:
@@ -166,62 +165,61 @@ def test_a_run_that_waits_for_somebody_to_look(url: str) -> None:
         app.approve(next(each for each in found if each.run == "r1"), by="ann")
         while app.info("r1").waits_for is None and app.info("r1").status != "completed":
             threading.Event().wait(0.01)
-        code, worst = examined("--url", url)
+        code, worst = run_doctor("--url", url)
     assert (code, worst["runs"]["message"]) == (1, "1 run is waiting for an operator: diverged: r1")
     hint = "Run `limpet show r1` to see why. After fixing the cause, run `limpet resume r1`."
     assert worst["runs"]["hint"] == hint
 
 
-async def test_rows_and_counters_that_do_not_fit_are_made_anew(url: str) -> None:
-    """If that is wanted; the logs are the truth."""
+async def test_doctor_fix_rebuilds_wrong_rows_and_counters(url: str) -> None:
+    """From the logs."""
     async with open_store(url) as store:
         for place in range(3):
             await store.create(f"r{place}", CREATED, actor="test")
     execute(url, "UPDATE limpet_counters SET n = n + 5")
     execute(url, "UPDATE limpet_streams SET goal = 'another' WHERE id = 'r1'")
-    code, worst = examined("--url", url)
+    code, worst = run_doctor("--url", url)
     assert (code, worst["rows"]["level"]) == (1, "bad")
     assert worst["rows"]["hint"].endswith("`limpet doctor --fix`.")
     said = limpet("doctor", "--url", url).stdout
     assert "wrong counters: a pending: the counter is 8, but there are 3" in said
     assert "1 row does not match the log: r1: run: goal is 'another'" in said
-    code, worst = examined("--url", url, "--fix")
+    code, worst = run_doctor("--url", url, "--fix")
     assert (code, worst["rows"]["level"]) == (0, "warn")
-    code, worst = examined("--url", url)
+    code, worst = run_doctor("--url", url)
     assert (code, worst["rows"]["message"]) == (0, "counters, and 3 rows of the newest runs, match the logs")
 
 
-async def test_a_check_that_cannot_be_made_is_a_finding(url: str) -> None:
-    """The others are made all the same."""
+async def test_a_failed_check_is_reported_as_a_finding(url: str) -> None:
+    """The other checks are still made."""
     async with open_store(url) as store:
         await store.create("r1", CREATED, actor="test")
     execute(url, """UPDATE limpet_streams SET labels = '{"a":1}'""")
-    code, worst = examined("--url", url)
+    code, worst = run_doctor("--url", url)
     assert (code, "[tampered]" in worst["rows"]["message"], worst["disk"]["level"]) == (1, True, "ok")
 
 
-def test_a_schema_on_a_server(postgres_schema: str) -> None:
-    """It is not made either; once it is there, all is well."""
+def test_doctor_does_not_create_a_schema_on_a_server(postgres_schema: str) -> None:
+    """Once it exists, all checks pass."""
     for _ in range(2):
-        code, worst = examined("--url", postgres_schema)
+        code, worst = run_doctor("--url", postgres_schema)
         assert (code, worst["store"]["message"]) == (1, "no store")
     with sync.open(postgres_schema):
         pass
-    code, worst = examined("--url", postgres_schema)
+    code, worst = run_doctor("--url", postgres_schema)
     assert (code, worst["database"]["message"].startswith("PostgreSQL "), "disk" in worst) == (0, True, False)
 
 
-def test_code_alone_is_looked_at_where_no_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a check of what is deployed: effects without a risk are named, a missing store is none of its concern."""
+def test_doctor_checks_code_without_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Effects without a risk are listed; a missing store is only a warning."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LIMPET_URL", raising=False)
-    code, worst = examined("tests.interfaces.cli.shop:both")
+    code, worst = run_doctor("tests.interfaces.cli.shop:both")
     assert (code, worst["store"]["level"], worst["tools"]["level"]) == (0, "warn", "warn")
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_the_page_fits_the_terminal(url: str) -> None:
-    """At 80 columns no line is longer."""
+async def test_doctor_output_fits_the_terminal(url: str) -> None:
     async with open_store(url) as store:
         await store.create("r1", CREATED, actor="test")
     with terminal(LIMPET, "doctor", LIMPET_URL=url, NO_COLOR="1") as screen:

@@ -1,4 +1,4 @@
-"""The page of 3 a.m.: it fits the terminal, whatever is on it, and tells work from waiting."""
+"""`limpet show` and `limpet runs` fit any terminal, and distinguish work from waiting."""
 
 import re
 from io import StringIO
@@ -23,7 +23,7 @@ TRIES: list[int] = []
 
 @tool(effect="none", retry=Retry(3, first="50ms", jitter=False))
 def page_flaky(text: str) -> str:
-    """Fails twice."""
+    """Fail twice."""
     TRIES.append(1)
     if len(TRIES) < 3:
         raise ConnectionError("die Leitung ist tot, 電話が切れました, and the line is long enough to be cut somewhere")
@@ -46,7 +46,7 @@ async def page_agent(run: Run, text: str) -> None:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A run with attempts, waits, wide letters, and an error."""
+    """A store with a run that has retries, waits, wide characters and an error."""
     url = f"sqlite:///{tmp_path_factory.mktemp('page')}/limpet.db"
     TRIES.clear()
     with sync.open(url, agents=[page_agent]) as app, pytest.raises(RunFailed):
@@ -54,8 +54,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return url
 
 
-def test_everything_that_matters_is_on_it(store: str) -> None:
-    """Status, position, attempts, waits, the last error, and what to type."""
+def test_show_prints_status_attempts_error_and_next_command(store: str) -> None:
     said = limpet("show", "page", "--url", store).stdout
     assert '\ndecided how? "quickly": es eilt\n' in said
     for each in ("status    failed", "position  step 2 of 9", "completed ×3", "last error (step 2): limpet.StepFailed"):
@@ -65,8 +64,8 @@ def test_everything_that_matters_is_on_it(store: str) -> None:
 
 @pytest.mark.parametrize("columns", [120, 80, 60, 40])
 @pytest.mark.parametrize("words", [["show", "page-1"], ["runs"]], ids=" ".join)
-def test_it_fits_the_terminal(store: str, columns: int, words: list[str]) -> None:
-    """No line is longer than there are columns, wide letters and all; only a command to type is never broken."""
+def test_no_line_is_wider_than_the_terminal(store: str, columns: int, words: list[str]) -> None:
+    """Even with wide characters. Only the next command is never broken."""
     with terminal(LIMPET, *words, columns=columns, LIMPET_URL=store) as screen:
         shown, code = screen.end()
     assert code == 0
@@ -77,17 +76,16 @@ def test_it_fits_the_terminal(store: str, columns: int, words: list[str]) -> Non
 
 
 @pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
-def test_plain_text_where_it_is_wished(store: str, env: dict[str, str]) -> None:
-    """Not one escape code on a terminal that cannot or shall not have them."""
+def test_no_color_and_dumb_terminals_get_plain_text(store: str, env: dict[str, str]) -> None:
     for words in (["show", "page-1"], ["runs"], ["log", "page-1"], ["verify"]):
         with terminal(LIMPET, *words, **{**env, "LIMPET_URL": store}) as screen:  # type: ignore[arg-type]
             shown, code = screen.end()
         assert code == 0
-        assert "\x1b" not in shown or (words == ["verify"] and "NO_COLOR" in env)  # a bar moves, without colour too
+        assert "\x1b" not in shown or (words == ["verify"] and "NO_COLOR" in env)  # a bar moves
 
 
-def test_a_terminal_without_letters_of_the_world(store: str) -> None:
-    """Bars are drawn with what there is; what there is not becomes a question mark."""
+def test_an_ascii_terminal_gets_ascii_bars(store: str) -> None:
+    """Other characters become question marks."""
     with terminal(LIMPET, "show", "page-1", LIMPET_URL=store, PYTHONIOENCODING="ascii") as screen:
         shown, code = screen.end()
     assert (code, "# work  x failed  . waits" in shown) == (0, True)
@@ -153,15 +151,15 @@ LINES = [
         ),
     ],
 )
-def test_attempts_and_waits_as_bars(columns: int, expected: str) -> None:
-    """In the order of time; a wait that is too short to be seen is left out; narrow ones have no bars."""
+def test_the_waterfall_shows_attempts_and_waits(columns: int, expected: str) -> None:
+    """In order of time. Very short waits are left out, and narrow terminals get no bars."""
     out = Console(width=columns, force_terminal=True, file=StringIO())
     drawn = [line.plain for line in waterfall(STEPS, LINES, 100 * SECOND, out)]
     assert "\n".join(drawn) + "\n" == expected
 
 
-def test_what_nobody_knew_is_not_drawn_as_failed() -> None:
-    """It may have been found out since; the legend says what the sign means."""
+def test_an_unknown_outcome_has_its_own_sign_in_the_waterfall() -> None:
+    """The legend explains it."""
     line = TimelineRow(number=1, name="look/fetch#1", spans=[Span(how="unknown", start=0, end=8 * SECOND)])
     out = Console(width=72, force_terminal=True, file=StringIO())
     head, drawn = (each.plain for each in waterfall(STEPS[:1], [line], 8 * SECOND, out))
@@ -184,7 +182,7 @@ def test_what_nobody_knew_is_not_drawn_as_failed() -> None:
     ],
 )
 def test_bars_are_to_scale(spans: list[tuple[float, float | None, str]], expected: str) -> None:
-    """Whatever happened is seen, however short it was; waits give way."""
+    """Even a very short span is visible; waits give way."""
     scale = Scale(start=0, end=10 * SECOND, width=10, ink=BLOCKS)
     made = [
         Span(start=int(start * SECOND), end=None if end is None else int(end * SECOND), how=how)  # type: ignore[arg-type]
@@ -193,8 +191,8 @@ def test_bars_are_to_scale(spans: list[tuple[float, float | None, str]], expecte
     assert scale.bar(made) == expected
 
 
-def test_only_the_last_steps_are_shown(tmp_path: Path) -> None:
-    """And how many there were before."""
+def test_show_prints_only_the_last_20_steps(tmp_path: Path) -> None:
+    """It counts the earlier ones."""
 
     @agent_of(name="page-long")
     async def long(run: Run, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Questions across runs, typed: what was decided, called, said and went wrong; who is there; what a model saw."""
+"""Queries across runs on the command line: decisions, calls, errors, messages, agents, workers and prompts."""
 
 from pathlib import Path
 from shutil import copytree
@@ -9,7 +9,7 @@ import pytest
 import limpet as package
 from limpet import sync, testing
 from limpet.service import json_views
-from tests.interfaces.cli.run_cli import LIMPET, limpet, lines, terminal, told
+from tests.interfaces.cli.run_cli import LIMPET, limpet, limpet_json, lines, terminal
 
 LONG = "the parcel arrived broken and wet, the photos show it, and the sum is below what needs a second look"
 
@@ -48,15 +48,15 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The address of a copy of it."""
+    """The URL of a copy of the store."""
     copytree(filled, tmp_path, dirs_exist_ok=True)
     found = f"sqlite:///{tmp_path}/limpet.db"
     monkeypatch.setenv("LIMPET_URL", found)
     return found
 
 
-def test_every_refund_over_a_sum_and_why(store: str) -> None:
-    """With its arguments, how it went, and what was decided before it; all conditions hold."""
+def test_calls_filters_by_arguments_and_shows_the_decision(store: str) -> None:
+    """All conditions must hold."""
     words = ["calls", "across_refund", "--where", "cents>100", "--since", "7d"]
     [head, *rows] = lines(limpet(*words).stdout)
     assert head == ["run", "step", "age", "call", "status", "because"]
@@ -64,24 +64,24 @@ def test_every_refund_over_a_sum_and_why(store: str) -> None:
         ("refund-950", "across_refund(cents=950, order='o-950')", "failed", f"refund? full: {LONG} (950)"),
         ("refund-150", "across_refund(cents=150, order='o-150')", "completed", f"refund? full: {LONG} (150)"),
     ]
-    [found] = told(*words, "--where", "order=o-150", "--agent", "across_support")
+    [found] = limpet_json(*words, "--where", "order=o-150", "--agent", "across_support")
     assert (found["result"], found["decision"]["because"]) == ("receipt-o-150", f"{LONG} (150)")
     assert limpet("calls", "across_refund", "--agent", "across_chat").stdout == "no matching calls\n"
     wrong = limpet("calls", "--where", "cents")
     assert (wrong.exit_code, "invalid condition" in wrong.stderr) == (2, True)
 
 
-def test_decisions_and_errors(store: str) -> None:
-    """The newest first; each error with how it was handled."""
+def test_decisions_and_errors_are_listed_newest_first(store: str) -> None:
+    """Each error shows how it was handled."""
     assert [row[0] for row in lines(limpet("decisions", "BROKEN").stdout)] == [
         "run",
         "refund-950",
         "refund-150",
         "refund-50",
     ]
-    assert [each["run"] for each in told("decisions", "(50)", "--agent", "across_support")] == ["refund-50"]
+    assert [each["run"] for each in limpet_json("decisions", "(50)", "--agent", "across_support")] == ["refund-50"]
     assert limpet("decisions", "nowhere").stdout == "no decisions\n"
-    found = told("errors", "--since", "1d")
+    found = limpet_json("errors", "--since", "1d")
     assert [(each["run"], each["handled"]) for each in found] == [
         ("refund-950", "ended the run"),
         ("refund-950", "failed the step"),
@@ -90,9 +90,9 @@ def test_decisions_and_errors(store: str) -> None:
     assert limpet("errors", "--agent", "across_chat").stdout == "no errors\n"
 
 
-def test_words_are_found(store: str) -> None:
-    """In runs and conversations; a kind that is none is answered with those that are near."""
-    found = told("search", "HARBOUR", "--kind", "message.added")
+def test_search_finds_text_in_runs_and_conversations(store: str) -> None:
+    """An unknown kind suggests similar ones."""
+    found = limpet_json("search", "HARBOUR", "--kind", "message.added")
     assert [(each["run"], each["kind"]) for each in found] == [("chat-7", "message.added")]
     rows = lines(limpet("search", "harbour is closed").stdout)
     assert ["chat-7", "message.added"] in [[row[0], row[3]] for row in rows]
@@ -100,8 +100,7 @@ def test_words_are_found(store: str) -> None:
     assert "step.failed" in limpet("search", "x", "--kind", "step.fails").stderr
 
 
-def test_who_is_there_and_how_many(store: str) -> None:
-    """Agents with what they take, counts by status, and what nobody serves."""
+def test_agents_stats_and_workers_are_listed(store: str) -> None:
     assert lines(limpet("agents").stdout)[2] == ["across_support", "1", "no", "integer", "string"]
     said = limpet("stats").stdout
     assert ["across_support", "0", "0", "0", "2", "1", "0"] in lines(said)
@@ -111,19 +110,19 @@ def test_who_is_there_and_how_many(store: str) -> None:
     with sync.open(store, agents=[support]) as app:
         [_, row] = lines(limpet("workers").stdout)
         assert (row[1], row[-1]) == ("live", "across_support 1")
-        assert told("workers")[0]["id"] == row[0] == app.workers()[0].id
+        assert limpet_json("workers")[0]["id"] == row[0] == app.workers()[0].id
         assert lines(limpet("agents").stdout)[2][2] == "yes"
 
 
-def test_what_nobody_serves_is_said(url: str) -> None:
-    """With what to type."""
+def test_stats_lists_agents_without_a_worker(url: str) -> None:
+    """With the command to start one."""
     assert limpet("stats").stdout.endswith(
         "No live worker serves letter, order.\nnext: limpet worker MODULE:ATTRIBUTE\n"
     )
 
 
-def test_what_was_said(store: str) -> None:
-    """Sessions, conversations, messages; the beginning of an id is enough, a near one is suggested."""
+def test_sessions_conversations_and_messages_are_listed(store: str) -> None:
+    """A prefix of an id is enough, and a mistyped one suggests a similar one."""
     assert lines(limpet("sessions").stdout)[1][:3] == ["ann-1", "2", "1"]
     assert lines(limpet("conversations", "--session", "ann-1").stdout)[1][:2] == ["chat-7", "4"]
     assert limpet("conversations", "--session", "bob").stdout == "no conversations\n"
@@ -135,14 +134,14 @@ def test_what_was_said(store: str) -> None:
         "5  assistant: It opens at nine.",
         "Come early.",
     ]
-    assert [each["role"] for each in told("messages", "chat-7", "--last", "1")] == ["assistant"]
+    assert [each["role"] for each in limpet_json("messages", "chat-7", "--last", "1")] == ["assistant"]
     wrong = limpet("messages", "caht-7")
     assert (wrong.exit_code, "No conversation 'caht-7'" in wrong.stderr) == (1, True)
     assert "Did you mean chat-7?" in wrong.stderr
 
 
-def test_what_a_run_knows_and_what_its_model_saw(store: str) -> None:
-    """As much as fits, and exactly what was asked, with the reason for each part."""
+def test_context_and_prompt_are_printed(store: str) -> None:
+    """The prompt is exact and gives the reason for each part."""
     assert limpet("context", "refund-50").stdout.splitlines()[:3] == ["goal: settle 50", "status: completed", "at: pay"]
     assert "fact cents = 50" in limpet("context", "refund-50").stdout
     cut = limpet("context", "talk-2", "--max-tokens", "100").stdout.splitlines()
@@ -151,7 +150,7 @@ def test_what_a_run_knows_and_what_its_model_saw(store: str) -> None:
     assert said.startswith("step 1 of talk-2, prompt of ")
     assert "\n  the agent's instructions\n" in said
     assert "\nassistant: The harbour is closed.\n" in said
-    assert told("prompt", "talk-2", "1")["is_exact"]
+    assert limpet_json("prompt", "talk-2", "1")["is_exact"]
     wrong = limpet("prompt", "refund-50", "1")
     assert (wrong.exit_code, "No model call" in wrong.stderr) == (1, True)
 
@@ -172,9 +171,8 @@ FORMS: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_json_is_as_the_contract_says(store: str, name: str) -> None:
-    """The fields that it lists, and no others."""
-    found: Any = told(*FORMS[name])
+def test_json_has_the_documented_fields(store: str, name: str) -> None:
+    found: Any = limpet_json(*FORMS[name])
     one = found[0] if isinstance(found, list) else found
     assert set(one) == set(json_views.fields_of(json_views.forms()[name]))
 
@@ -183,8 +181,8 @@ TABLES = [words for words in (*FORMS.values(), ["workers"]) if words[0] not in (
 
 
 @pytest.mark.parametrize("words", TABLES, ids=" ".join)
-def test_tables_fit_the_terminal(store: str, words: list[str]) -> None:
-    """At 80 columns no line is longer, and the reason is there to its last word."""
+def test_tables_fit_a_terminal_of_80_columns(store: str, words: list[str]) -> None:
+    """The decision's reason is shown to its end."""
     with sync.open(store, agents=[support]), terminal(LIMPET, *words, LIMPET_URL=store, NO_COLOR="1") as screen:
         shown, code = screen.end()
     assert (code, max(map(len, shown.splitlines())) <= 80) == (0, True), shown

@@ -1,4 +1,4 @@
-"""One story through Python and through the command line: the same questions have the same answers."""
+"""One scenario through Python and through the command line: the same calls have the same results."""
 
 import asyncio
 import json
@@ -23,8 +23,8 @@ T = TypeVar("T")
 Answer = Any
 
 
-class Way(Protocol):
-    """A way to drive the story; every answer is plain JSON."""
+class Interface(Protocol):
+    """An interface to run the scenario; every result is plain JSON."""
 
     def start(self, agent: str, input: str, id: str) -> Answer: ...
     def log(self, run: str, *, follow: bool) -> list[Answer]: ...
@@ -40,7 +40,7 @@ class Way(Protocol):
 
 
 class InPython:
-    """As a program does it."""
+    """Calls from Python."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -109,60 +109,60 @@ class InPython:
 
 
 class OnTheCommandLine:
-    """As a person or a script does it; in processes of their own what begins the story, and what follows it."""
+    """Commands; the first and the following ones run as separate processes."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def _typed(self, *words: str) -> str:
+    def _in_own_process(self, *words: str) -> str:
         words, env = (LIMPET, *words, "--json"), {**os.environ, "LIMPET_URL": self._url}
         return subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout
 
-    def _said(self, *words: str) -> str:
+    def _in_this_process(self, *words: str) -> str:
         done = in_process(*words, "--json", LIMPET_URL=self._url)
         assert done.exit_code == 0, done.stderr
         return done.stdout
 
     def start(self, agent: str, input: str, id: str) -> Answer:
-        return json.loads(self._typed("start", agent, "--input", input, "--id", id))
+        return json.loads(self._in_own_process("start", agent, "--input", input, "--id", id))
 
     def log(self, run: str, *, follow: bool) -> list[Answer]:
-        said = self._typed("log", run, *(["--follow"] * follow))
+        said = self._in_own_process("log", run, *(["--follow"] * follow))
         return [json.loads(line) for line in said.splitlines()]
 
     def inbox(self) -> list[Answer]:
-        found: list[Answer] = json.loads(self._said("inbox"))
+        found: list[Answer] = json.loads(self._in_this_process("inbox"))
         return found
 
     def pause(self, run: str) -> Answer:
-        return json.loads(self._said("pause", run))
+        return json.loads(self._in_this_process("pause", run))
 
     def resume(self, run: str) -> Answer:
-        return json.loads(self._said("resume", run))
+        return json.loads(self._in_this_process("resume", run))
 
     def answer(self, request: str, value: Answer) -> None:
-        self._said("answer", request, json.dumps(value), "--by", "ann")
+        self._in_this_process("answer", request, json.dumps(value), "--by", "ann")
 
     def state(self, run: str, **when: int) -> Answer:
-        return json.loads(self._said("state", run, *(f"--{name}={number}" for name, number in when.items())))
+        return json.loads(self._in_this_process("state", run, *(f"--{name}={number}" for name, number in when.items())))
 
     def diff(self, run: str, step: int) -> Answer:
-        return json.loads(self._said("diff", run, str(step)))
+        return json.loads(self._in_this_process("diff", run, str(step)))
 
     def fork(self, run: str, at: int, id: str) -> Answer:
-        return json.loads(self._said("fork", run, "--at", str(at), "--id", id))
+        return json.loads(self._in_this_process("fork", run, "--at", str(at), "--id", id))
 
     def cancel(self, run: str, reason: str) -> Answer:
-        return json.loads(self._said("cancel", run, "--reason", reason))
+        return json.loads(self._in_this_process("cancel", run, "--reason", reason))
 
     def runs(self) -> list[Answer]:
-        found: list[Answer] = json.loads(self._said("runs"))
+        found: list[Answer] = json.loads(self._in_this_process("runs"))
         return found
 
 
 @contextmanager
 def worker(folder: Path, url: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker of the shop, as a process."""
+    """Run a worker of the shop as a process."""
     env = {**os.environ, "LIMPET_URL": url, "SHOP": str(folder)}
     words = [LIMPET, "worker", "tests.interfaces.cli.shop:both"]
     with subprocess.Popen(words, cwd=ROOT, env=env, stderr=subprocess.DEVNULL) as process:
@@ -172,8 +172,8 @@ def worker(folder: Path, url: str) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def story(way: Way, folder: Path, url: str) -> Iterator[Answer]:
-    """Start, watch, kill, ask, pause, resume, answer, look back, fork, cancel."""
+def scenario(way: Interface, folder: Path, url: str) -> Iterator[Answer]:
+    """Start, watch, kill, ask, pause, resume, answer, inspect, fork and cancel."""
     asyncio.run(save_contracts(url))
     yield way.start("order", "book", "o-1")
     with worker(folder, url) as first:
@@ -190,7 +190,7 @@ def story(way: Way, folder: Path, url: str) -> Iterator[Answer]:
         yield requests
         yield way.pause("o-1")
         resumed = way.resume("o-1")
-        assert resumed.pop("status") in ("pending", "running")  # its worker may have it by then
+        assert resumed.pop("status") in ("pending", "running")  # its worker may have claimed it already
         yield resumed
         asyncio.run(until_waiting(url, "o-1", after="resume.requested"))
         way.answer(requests[0]["id"], {"applied": "R-9"})
@@ -205,7 +205,7 @@ def story(way: Way, folder: Path, url: str) -> Iterator[Answer]:
 
 
 async def save_contracts(url: str) -> None:
-    """The agents of the shop are known in the store."""
+    """Save the contracts of the shop's agents in the store."""
     from tests.interfaces.cli.shop import both  # noqa: PLC0415
 
     async with limpet.open(url, agents=both, worker=False):
@@ -213,7 +213,7 @@ async def save_contracts(url: str) -> None:
 
 
 async def until_waiting(url: str, run: str, after: str = "run.created") -> None:
-    """Until it is parked, after something has happened to it."""
+    """Wait until the run is parked after an event of this kind."""
     kinds = set()
     async with limpet.open(url, worker=False) as app:
         async for event in app.events(run):
@@ -222,8 +222,8 @@ async def until_waiting(url: str, run: str, after: str = "run.created") -> None:
                 return
 
 
-def plain(answer: Answer) -> Answer:
-    """As JSON, without what is another each time: times, ids that were made, names of workers."""
+def normalised(answer: Answer) -> Answer:
+    """Return the result as JSON without values that differ each time: times, generated ids and worker names."""
     text = json.dumps(_without(json.loads(msgspec.json.encode(answer))), sort_keys=True)
     text = re.sub(r"\b1[0-9]{15}\b", "0", text)
     text = re.sub(r"\b(w-)?0[0-9a-z]{25}\b", "id", text)
@@ -231,7 +231,7 @@ def plain(answer: Answer) -> Answer:
 
 
 def _without(value: Answer) -> Answer:
-    """How long it took so far is another each time, too; and when the last worker counts as dead."""
+    """Drop elapsed times, and waits for a worker whose lease may expire at any moment."""
     if isinstance(value, dict):
         return {name: _without(each) for name, each in value.items() if name not in ("spent", "elapsed_ms")}
     if isinstance(value, str) and value.startswith("worker:"):
@@ -239,15 +239,14 @@ def _without(value: Answer) -> Answer:
     return [_without(each) for each in value] if isinstance(value, list) else value
 
 
-def test_python_and_the_command_line_give_the_same_answers(tmp_path: Path) -> None:
-    """Word for word, but for what is another each time."""
-    told = []
+def test_python_and_the_command_line_give_the_same_results(tmp_path: Path) -> None:
+    results = []
     for name, make in (("python", InPython), ("cli", OnTheCommandLine)):
         folder = tmp_path / name
         folder.mkdir()
         url = f"sqlite:///{folder}/limpet.db"
-        told.append([plain(each) for each in story(make(url), folder, url)])
-    for one, other in zip(*told, strict=True):
+        results.append([normalised(each) for each in scenario(make(url), folder, url)])
+    for one, other in zip(*results, strict=True):
         assert one == other
-    assert told[0][-1] == "charge begins\nmail\n"
-    assert told[0][5] == "run.completed"
+    assert results[0][-1] == "charge begins\nmail\n"
+    assert results[0][5] == "run.completed"

@@ -1,4 +1,4 @@
-"""Views that stay: they show what happens when it happens, and end when they are told to."""
+"""Commands that keep running: they show changes as they happen, and stop cleanly."""
 
 import json
 import signal
@@ -10,12 +10,12 @@ import pytest
 
 from limpet import sync
 from tests.interfaces.cli import shop
-from tests.interfaces.cli.run_cli import LIMPET, limpet, terminal, told
+from tests.interfaces.cli.run_cli import LIMPET, limpet, limpet_json, terminal
 from tests.interfaces.cli.shop import both, letter, order
 
 
 def process(*words: str) -> subprocess.Popen[str]:
-    """The command as a process whose lines are read."""
+    """Start the command as a process."""
     return subprocess.Popen([LIMPET, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -24,8 +24,8 @@ def out(process: subprocess.Popen[str]) -> IO[str]:
     return process.stdout
 
 
-def test_a_log_in_lines_and_as_json(url: str) -> None:
-    """A line for each event, in the order of the log; after an event, what came after it."""
+def test_log_prints_one_line_per_event_or_json(url: str) -> None:
+    """`--after` starts after an event."""
     said = limpet("log", "order-1").stdout.splitlines()
     with sync.open(url) as app:
         events = app.log("order-1")
@@ -41,8 +41,10 @@ def test_a_log_in_lines_and_as_json(url: str) -> None:
     assert limpet("log", "order-1", "--after", "999").stdout == ""
 
 
-def test_a_log_is_followed_until_the_run_has_ended(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What another process writes is shown when it is written; the last line is the end."""
+def test_log_follow_shows_new_events_until_the_run_ends(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process writes them."""
     monkeypatch.setattr(shop, "FOLDER", tmp_path)
     with process("log", "order-2", "--follow", "--json") as follower:
         assert json.loads(out(follower).readline())["kind"] == "run.created"
@@ -58,8 +60,8 @@ def test_a_log_is_followed_until_the_run_has_ended(url: str, tmp_path: Path, mon
 @pytest.mark.parametrize(
     "words", [["log", "letter-1", "--follow"], ["runs", "--watch"], ["runs", "--watch", "--json"]], ids=" ".join
 )
-def test_ctrl_c_ends_a_view_cleanly(url: str, words: list[str]) -> None:
-    """With 130, and without a word."""
+def test_ctrl_c_ends_a_watching_command_with_130(url: str, words: list[str]) -> None:
+    """Without an error message."""
     with process(*words) as view:
         assert out(view).readline()
         view.send_signal(signal.SIGINT)
@@ -68,12 +70,12 @@ def test_ctrl_c_ends_a_view_cleanly(url: str, words: list[str]) -> None:
     assert view.returncode == 130
 
 
-def test_runs_as_they_change(url: str) -> None:
-    """Without a terminal: those that there are, then a line for each change; here as JSON."""
+def test_runs_watch_prints_existing_runs_and_then_each_change(url: str) -> None:
+    """Without a terminal, one line per change."""
     with process("runs", "--watch", "--json") as view:
         first = [json.loads(out(view).readline()) for _ in range(3)]
-        assert first == sorted(told("runs"), key=lambda each: (each["updated"], each["created"]))
-        told("cancel", "order-2", "--reason", "not needed")
+        assert first == sorted(limpet_json("runs"), key=lambda each: (each["updated"], each["created"]))
+        limpet_json("cancel", "order-2", "--reason", "not needed")
         with sync.open(url, agents=[letter], worker=False) as app:
             app.start(letter, "eve", id="letter-2")
         found: dict[str, str] = {}
@@ -84,16 +86,15 @@ def test_runs_as_they_change(url: str) -> None:
     assert found["letter-2"] == "pending"
 
 
-def test_only_those_that_are_wanted(url: str) -> None:
-    """By status; a line has what lists show."""
+def test_runs_watch_filters_by_status(url: str) -> None:
     with process("runs", "--watch", "--failed") as view:
         line = out(view).readline()
         view.send_signal(signal.SIGINT)
     assert line.split("  ")[1:] == ["order-1", "order 1", "failed", "step 1 of 3", "sell dust\n"]
 
 
-def test_a_table_that_stays_on_a_terminal(url: str) -> None:
-    """It is drawn anew with every change, and Ctrl-C leaves the cursor as it was."""
+def test_runs_watch_redraws_a_table_on_a_terminal(url: str) -> None:
+    """Ctrl-C restores the cursor."""
     with terminal(LIMPET, "runs", "--watch", LIMPET_URL=url, NO_COLOR="1") as view:
         view.until("letter-1")
         with sync.open(url, agents=[order], worker=False) as app:
@@ -104,8 +105,7 @@ def test_a_table_that_stays_on_a_terminal(url: str) -> None:
     assert (code, "\x1b[?25h" in rest) == (130, True)
 
 
-def test_many_watch_at_once(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three follow the same run, and see the same."""
+def test_several_followers_see_the_same_events(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shop, "FOLDER", tmp_path)
     (tmp_path / "go").touch()
     followers = [process("log", "order-2", "--follow", "--json") for _ in range(3)]
@@ -123,8 +123,8 @@ def test_many_watch_at_once(url: str, tmp_path: Path, monkeypatch: pytest.Monkey
     [["log", "letter-1", "--follow"], ["log", "letter-1", "-f", "--json"], ["runs", "--watch", "--json"]],
     ids=" ".join,
 )
-def test_a_view_ends_when_nobody_reads_it_any_more(url: str, words: list[str]) -> None:
-    """Though nothing happens that it could show; without a word."""
+def test_a_watching_command_ends_when_its_pipe_is_closed(url: str, words: list[str]) -> None:
+    """Although it has nothing new to print."""
     with process(*words) as view:
         assert out(view).readline()
         out(view).close()

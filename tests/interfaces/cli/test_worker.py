@@ -20,7 +20,7 @@ LIMPET = str(Path(sys.executable).with_name("limpet"))
 
 @contextmanager
 def worker(folder: Path, target: str = "tests.interfaces.cli.shop:app", *more: str) -> Iterator[subprocess.Popen[str]]:
-    """A worker on the store in a folder, ready to work."""
+    """Run a worker on the store in a folder, and wait until it is ready."""
     env = {**os.environ, "LIMPET_URL": f"sqlite:///{folder}/limpet.db", "SHOP": str(folder), "LIMPET_WORKER": "0"}
     command = [LIMPET, "worker", target, *more]
     with subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True) as process:
@@ -32,12 +32,12 @@ def worker(folder: Path, target: str = "tests.interfaces.cli.shop:app", *more: s
 
 
 def until(process: subprocess.Popen[str], words: str) -> str:
-    """The line of its log with these words."""
+    """Return the next line of its log that contains these words."""
     assert process.stderr is not None
     for line in process.stderr:
         if words in line:
             return line
-    raise AssertionError(f"it ended without saying {words!r}")
+    raise AssertionError(f"the process ended without printing {words!r}")
 
 
 def traces(folder: Path) -> list[str]:
@@ -46,13 +46,13 @@ def traces(folder: Path) -> list[str]:
 
 
 def wait_for(app: sync.App, folder: Path, trace: str) -> None:
-    """Until the outside world has seen something."""
+    """Wait until an effect was recorded."""
     while trace not in traces(folder):
         app.runs()
 
 
-def test_a_worker_drains_and_another_goes_on(tmp_path: Path) -> None:
-    """SIGTERM while a charge is under way: it finishes, the run is given back, and nothing is repeated."""
+def test_sigterm_drains_a_worker_and_another_continues(tmp_path: Path) -> None:
+    """A running effect finishes, the run is released, and no effect is repeated."""
     with sync.open(f"sqlite:///{tmp_path}/limpet.db", agents=[order], worker=False) as app:
         handle = app.start(order, "book", id="o-1")
         with worker(tmp_path) as first:
@@ -72,8 +72,7 @@ def test_a_worker_drains_and_another_goes_on(tmp_path: Path) -> None:
         assert not [each for each in app.log("o-1") if each.body.get("died")]
 
 
-def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
-    """Whoever wants it to end at once says so twice."""
+def test_a_second_signal_stops_a_worker_immediately(tmp_path: Path) -> None:
     with sync.open(f"sqlite:///{tmp_path}/limpet.db", agents=[order], worker=False) as app:
         app.start(order, "book", id="o-1")
         with worker(
@@ -86,8 +85,8 @@ def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
             assert process.wait(timeout=20) == -signal.SIGTERM
 
 
-def test_an_agent_alone_is_served_in_a_store_of_its_own(tmp_path: Path) -> None:
-    """The address on the command line goes before the environment's."""
+def test_a_worker_can_serve_a_single_agent_in_another_store(tmp_path: Path) -> None:
+    """`--url` takes precedence over LIMPET_URL."""
     url = f"sqlite:///{tmp_path}/other.db"
     (tmp_path / "go").touch()
     with (
@@ -98,8 +97,8 @@ def test_an_agent_alone_is_served_in_a_store_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", ["environment", "project", "nowhere"])
-def test_the_app_that_the_project_names(tmp_path: Path, named: str) -> None:
-    """Is served where nothing is said, and named where a worker is needed."""
+def test_worker_uses_the_app_of_the_environment_or_project(tmp_path: Path, named: str) -> None:
+    """`limpet show` suggests it, too."""
     url = f"sqlite:///{tmp_path}/limpet.db"
     env = {**os.environ, "LIMPET_URL": url, "PYTHONPATH": str(ROOT)}
     if named == "environment":
@@ -131,7 +130,7 @@ def test_the_app_that_the_project_names(tmp_path: Path, named: str) -> None:
         ("tests.interfaces.cli.shop:FOLDER", "not an app, an agent or a list of agents"),
     ],
 )
-def test_what_cannot_be_served_is_wrong_usage(target: str, why: str) -> None:
-    """With the reason; nothing is opened."""
+def test_an_invalid_target_of_worker_is_wrong_usage(target: str, why: str) -> None:
+    """The error gives the reason."""
     done = subprocess.run([LIMPET, "worker", target], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, why in done.stderr) == (2, True), done.stderr

@@ -1,4 +1,4 @@
-"""The demo: what it shows is true, what it says to type works, and nothing of it is left behind, however it ends."""
+"""The demo: its output is true, its commands work, and it leaves nothing behind."""
 
 import re
 import shlex
@@ -20,19 +20,19 @@ ACTIONS = ("refund", "mail", "crm", "team", "archive")
 
 
 def counters(said: str) -> dict[str, tuple[int, ...]]:
-    """What the service has counted: asked, refused, done."""
+    """Return the service's counters: requests, failures and effects per action."""
     rows = re.findall(rf"^ +({'|'.join(ACTIONS)}) +(\d+) +(\d+) +(\d+)\s*$", said, re.MULTILINE)
     return {name: tuple(map(int, numbers)) for name, *numbers in rows}
 
 
 def commands(said: str) -> list[str]:
-    """What it says to type at the end."""
+    """Return the commands that the demo suggests at its end."""
     return [line.strip() for line in said.partition("Inspect it yourself:")[2].strip().splitlines()[:-2]]
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str], str]:
-    """One telling without a terminal, where the program is not on the path and another store is meant: all it says."""
+def demo_output(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str], str]:
+    """The output of the demo without a terminal, with `limpet` not on the path and LIMPET_URL set to another store."""
     folder = tmp_path_factory.mktemp("demo")
     env = env_of(folder, LIMPET_URL="sqlite:///elsewhere.db", PATH="/usr/bin:/bin")
     done = subprocess.run([*DEMO, "my demo"], cwd=folder, env=env, capture_output=True, text=True, check=False)
@@ -41,9 +41,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]
     return folder, env, done.stdout
 
 
-def test_it_tells_the_truth_without_a_terminal(told: tuple[Path, dict[str, str], str]) -> None:
-    """Killed at step 6 of 9, gone on with by another process, each action done once, in the counters and in the log."""
-    folder, _, said = told
+def test_demo_output_matches_the_counters_and_the_log(demo_output: tuple[Path, dict[str, str], str]) -> None:
+    """Killed at step 6 of 9, continued by another process, and each action done once."""
+    folder, _, said = demo_output
     assert "\x1b" not in said
     before, after = said.split("kill -9 ")
     assert "step 6 of 9  mail" in before
@@ -64,9 +64,8 @@ def test_it_tells_the_truth_without_a_terminal(told: tuple[Path, dict[str, str],
         assert {run.id: run.status for run in app.runs()} == {"ticket-42": "completed", "ticket-42.1": "completed"}
 
 
-def test_what_it_says_to_type_can_be_typed(told: tuple[Path, dict[str, str], str]) -> None:
-    """In a shell, word for word."""
-    folder, env, said = told
+def test_commands_suggested_by_the_demo_work(demo_output: tuple[Path, dict[str, str], str]) -> None:
+    folder, env, said = demo_output
     typed = commands(said)
     assert typed[1:3] == ["cd 'my demo'", "unset LIMPET_URL"]
     named = [shlex.split(line)[1] for line in typed if line.startswith("limpet ")]
@@ -78,8 +77,8 @@ def test_what_it_says_to_type_can_be_typed(told: tuple[Path, dict[str, str], str
 
 
 @pytest.mark.parametrize("columns", [80, 60])
-def test_it_fits_the_terminal(tmp_path: Path, columns: int) -> None:
-    """No line is longer than it is wide; the bar moves; a person says no, and that is what happens."""
+def test_demo_fits_the_terminal_and_accepts_a_rejection(tmp_path: Path, columns: int) -> None:
+    """The progress bar moves; a rejected refund is not made."""
     with on_terminal(*DEMO, "--pause", "20ms", cwd=tmp_path, columns=columns, env=env_of(tmp_path)) as terminal:
         terminal.until("Enter approves")
         terminal.type("No, too dear.\n" if columns == 60 else "approve\n")
@@ -96,8 +95,8 @@ def test_it_fits_the_terminal(tmp_path: Path, columns: int) -> None:
     assert left_behind(tmp_path) == []
 
 
-def test_the_bar_says_the_step_that_is_told() -> None:
-    """And not the one where the run is by now."""
+def test_the_progress_bar_shows_the_step_being_described() -> None:
+    """Not the current step of the run."""
     out = StringIO()
     stage = Stage(Console(file=out, force_terminal=True, width=80), 0)
     with stage.bar(9):
@@ -105,8 +104,8 @@ def test_the_bar_says_the_step_that_is_told() -> None:
     assert "step 3 of 9" in plain(out.getvalue())
 
 
-def test_it_can_be_interrupted_anywhere_and_started_again(tmp_path: Path) -> None:
-    """Ctrl-C: one line, 130, no process left; another start tells it from the beginning. In no colour, if wished."""
+def test_demo_can_be_interrupted_at_any_point_and_restarted(tmp_path: Path) -> None:
+    """Ctrl-C prints one line, exits with 130 and leaves no process. NO_COLOR is respected."""
     for words in ("1. A worker process", "Enter approves", "in the middle of step 6", "Another process"):
         with on_terminal(*DEMO, "--pause", "100ms", cwd=tmp_path, env=env_of(tmp_path, NO_COLOR="1")) as terminal:
             if words in ("in the middle of step 6", "Another process"):
@@ -125,8 +124,8 @@ def test_it_can_be_interrupted_anywhere_and_started_again(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_nobody_outlives_it(tmp_path: Path, number: signal.Signals) -> None:
-    """Told to end, or killed: its worker ends too; the next start finds a folder that it can use."""
+def test_no_process_outlives_the_demo(tmp_path: Path, number: signal.Signals) -> None:
+    """After SIGTERM or SIGKILL, its worker ends, too."""
     with subprocess.Popen(
         [*DEMO, "--slow"], cwd=tmp_path, env=env_of(tmp_path), stdout=subprocess.PIPE, text=True, bufsize=1
     ) as demo:
@@ -137,11 +136,11 @@ def test_nobody_outlives_it(tmp_path: Path, number: signal.Signals) -> None:
         demo.stdout.read()
         assert demo.wait() == (-9 if number == signal.SIGKILL else 128 + number)
     while left_behind(tmp_path):
-        Event().wait(0.01)  # it hears of it at once, and goes
+        Event().wait(0.01)  # the worker notices and ends
 
 
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
-    """Nothing in it is touched, and the cure is said; so it is while another demo is under way there."""
+def test_demo_refuses_a_foreign_or_busy_folder(tmp_path: Path) -> None:
+    """Nothing in it is changed, and the error has a hint."""
     mine = tmp_path / "limpet-demo" / "mine"
     mine.parent.mkdir()
     mine.touch()

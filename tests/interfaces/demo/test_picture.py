@@ -1,4 +1,4 @@
-"""The picture of the demo: drawn from a real telling, up to date, and about no machine in particular."""
+"""The picture of the demo: drawn from a real run, up to date, and without machine details."""
 
 import getpass
 import html
@@ -18,7 +18,7 @@ PICTURE = ROOT / "docs" / "demo.svg"
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new one."""
+    """A newly drawn picture."""
     path = tmp_path_factory.mktemp("picture") / "demo.svg"
     words = [sys.executable, "-m", "limpet.demo.picture", str(path)]
     done = subprocess.run(words, env=env_of(path.parent), capture_output=True, text=True, check=False)
@@ -27,20 +27,20 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def words_of(path: Path) -> str:
-    """What it says, but for what is different each time: numbers, and names of workers."""
+    """Return its text without values that differ each time: numbers and worker names."""
     lines = re.findall(r"<text [^>]*>(.*?)</text>", path.read_text(encoding="utf-8"))
     said = " ".join(html.unescape(line).replace("\xa0", " ") for line in lines)
     return re.sub(r"\s+", " ", re.sub(r"…\w+|[0-9.]+", "N", said))
 
 
-def test_it_is_what_the_demo_says_today(drawn: Path) -> None:
+def test_the_picture_matches_the_demo(drawn: Path) -> None:
     """`make picture` draws it."""
     assert words_of(PICTURE) == words_of(drawn)
     assert "kill -N N: exited with -N (SIGKILL)" in words_of(PICTURE)
 
 
-def test_it_names_no_machine_and_fetches_nothing(drawn: Path) -> None:
-    """No address, no path, no person; and it is small."""
+def test_the_picture_contains_no_machine_details_and_no_links(drawn: Path) -> None:
+    """It is also small."""
     for path in (PICTURE, drawn):
         text = path.read_text(encoding="utf-8")
         assert re.findall(r"https?://[^\"\s]+", text) == ["http://www.w3.org/2000/svg"]

@@ -1,4 +1,4 @@
-"""`limpet dev` as a real process: it drives runs, shows them, starts again with every change, and leaves nobody."""
+"""`limpet dev` as a real process: it runs agents, shows runs, restarts on changes, and leaves no process behind."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from limpet import sync
 from tests.interfaces.demo.demo_process import env_of, left_behind, on_terminal
 
 LIMPET = str(Path(sys.executable).with_name("limpet"))
-# In nanoseconds, when the app was written.
+# Modification time of the app, in nanoseconds.
 FIRST = 1_700_000_000 * 10**9
 APP = """
 import limpet
@@ -32,36 +32,36 @@ async def echo(run: limpet.Run, text: str) -> str:
 
 
 class Dev:
-    """The process, and the lines that it says."""
+    """The process and its output."""
 
     def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
         self.process, self.folder = process, folder
         self._times = count(FIRST + 1_000_000, 1_000_000)
 
     def until(self, words: str) -> str:
-        """The next line with these words."""
+        """Return the next line that contains these words."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if words in line:
                 return line
-        raise AssertionError(f"it ended without saying {words!r}")
+        raise AssertionError(f"the process ended without printing {words!r}")
 
     def write(self, mark: str) -> None:
-        """Change the code, as an editor does, and a quick one: all changes are of one second."""
+        """Change the code as an editor does. All changes happen within one second."""
         new = self.folder / "app.new"
         new.write_text(APP.replace("{mark}", mark), encoding="utf-8")
         os.utime(new, ns=(FIRST, next(self._times)))
         new.rename(self.folder / "app.py")
 
-    def ask(self, run: str) -> str:
-        """What a run gives that is started here."""
+    def run_echo(self, run: str) -> str:
+        """Start a run and return its result."""
         with sync.open(f"sqlite:///{self.folder}/limpet.db", worker=False) as app:
             return str(app.start("echo", "hello", id=run).result(timeout="30s"))
 
 
 @contextmanager
 def dev(folder: Path, *words: str) -> Iterator[Dev]:
-    """`limpet dev` on an app in a folder, ready to work."""
+    """Run `limpet dev` on an app in a folder, and wait until it is ready."""
     (folder / "app.py").write_text(APP.replace("{mark}", "1"), encoding="utf-8")
     os.utime(folder / "app.py", ns=(FIRST, FIRST))
     with subprocess.Popen(
@@ -81,29 +81,29 @@ def dev(folder: Path, *words: str) -> Iterator[Dev]:
 
 
 def until_gone(folder: Path) -> None:
-    """Until nobody is left: who has lost whoever started it ends by itself."""
+    """Wait until no process is left; a worker ends when its parent is gone."""
     while left_behind(folder):
         Event().wait(0.01)
 
 
 @pytest.mark.parametrize("target", ["app.py", "app:echo"])
-def test_a_change_is_what_runs_next(tmp_path: Path, target: str) -> None:
-    """By file or by name: the new code answers, in a new process; each run is told of; Ctrl-C ends it with 0."""
+def test_dev_restarts_with_changed_code(tmp_path: Path, target: str) -> None:
+    """The new code runs in a new process, and runs are listed. Ctrl-C exits with 0."""
     with dev(tmp_path, target) as it:
-        assert it.ask("one") == "hello1"
+        assert it.run_echo("one") == "hello1"
         it.until("one  echo 1  completed")
         it.write("2")
         it.until("app.py changed")
         it.until("serving echo")
-        assert it.ask("two") == "hello2"
+        assert it.run_echo("two") == "hello2"
         it.process.send_signal(signal.SIGINT)
         it.until("Stopping")
         assert it.process.wait() == 0
     assert left_behind(tmp_path) == []
 
 
-def test_code_that_cannot_be_loaded_is_shown_and_it_goes_on_watching(tmp_path: Path) -> None:
-    """A syntax error, where it is; then nothing to serve; then all is well again."""
+def test_dev_shows_a_load_error_and_keeps_watching(tmp_path: Path) -> None:
+    """A syntax error, then a module without agents, then valid code."""
     with dev(tmp_path) as it:
         it.write('" + (')
         assert "app.py" in it.until("File ")
@@ -114,15 +114,14 @@ def test_code_that_cannot_be_loaded_is_shown_and_it_goes_on_watching(tmp_path: P
         it.until("the next change restarts it")
         it.write("3")
         it.until("serving echo")
-        assert it.ask("three") == "hello3"
+        assert it.run_echo("three") == "hello3"
         it.process.send_signal(signal.SIGTERM)
         it.until("Stopping")
         assert it.process.wait() == 0
     assert left_behind(tmp_path) == []
 
 
-def test_nobody_outlives_it(tmp_path: Path) -> None:
-    """Killed, it leaves a worker that hears of it, and ends."""
+def test_no_process_outlives_dev(tmp_path: Path) -> None:
     with dev(tmp_path) as it:
         assert len(left_behind(tmp_path)) == 2
         it.process.kill()
@@ -130,8 +129,8 @@ def test_nobody_outlives_it(tmp_path: Path) -> None:
     until_gone(tmp_path)
 
 
-def test_runs_are_a_table_on_a_terminal(tmp_path: Path) -> None:
-    """It stays, the log above it; Ctrl-C ends it with 0, and the cursor is there again."""
+def test_dev_shows_a_table_of_runs_on_a_terminal(tmp_path: Path) -> None:
+    """With the log above it. Ctrl-C exits with 0 and restores the cursor."""
     (tmp_path / "app.py").write_text(APP.replace("{mark}", "1"), encoding="utf-8")
     with on_terminal(LIMPET, "dev", "app.py", cwd=tmp_path, env=env_of(tmp_path)) as terminal:
         terminal.until("no runs")
@@ -154,8 +153,8 @@ def test_runs_are_a_table_on_a_terminal(tmp_path: Path) -> None:
         ("my-app.py", "cannot be imported"),
     ],
 )
-def test_what_cannot_be_watched_is_wrong_usage(tmp_path: Path, target: str, why: str) -> None:
-    """With the reason; nothing is started."""
+def test_an_invalid_target_of_dev_is_wrong_usage(tmp_path: Path, target: str, why: str) -> None:
+    """The error gives the reason."""
     (tmp_path / "my-app.py").touch()
     done = subprocess.run([LIMPET, "dev", target], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, why in done.stderr) == (2, True), done.stderr

@@ -1,4 +1,4 @@
-"""`limpet init`: what it writes runs, word for word as its README says, and nothing is ever overwritten."""
+"""`limpet init`: its project runs as its README describes, and no file is overwritten."""
 
 import json
 import re
@@ -15,13 +15,13 @@ LIMPET = str(Path(sys.executable).with_name("limpet"))
 
 
 def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A command, as somebody would type it there."""
+    """Run a command in a folder."""
     return subprocess.run(words, cwd=cwd, env=env_of(cwd), capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project that was just written."""
+    """A new project."""
     folder = tmp_path_factory.mktemp("new")
     done = run(LIMPET, "init", "My Agents", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
@@ -31,8 +31,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "My Agents"
 
 
-def test_what_it_writes_runs(project: Path) -> None:
-    """A run to its end, found done again; its test; a worker; what ran; what its README says to type."""
+def test_a_new_project_runs_and_its_tests_pass(project: Path) -> None:
+    """A second start finds the run completed. The commands of its README work."""
     assert 'name = "my-agents"' in (project / "pyproject.toml").read_text(encoding="utf-8")
     for _ in range(2):
         done = run("python", "app.py", cwd=project)
@@ -47,8 +47,8 @@ def test_what_it_writes_runs(project: Path) -> None:
     assert [run("sh", "-c", line, cwd=project).returncode for line in typed] == [0, 0]
 
 
-def test_its_worker_drives_what_was_started_elsewhere(project: Path) -> None:
-    """By name, from where the code is not; the app is found in pyproject.toml."""
+def test_the_worker_of_a_new_project_runs_a_run_started_by_name(project: Path) -> None:
+    """The app is found in pyproject.toml."""
     with subprocess.Popen(
         [LIMPET, "worker", "app:app"], cwd=project, env=env_of(project), stderr=subprocess.PIPE
     ) as worker:
@@ -66,8 +66,7 @@ def test_its_worker_drives_what_was_started_elsewhere(project: Path) -> None:
     assert left_behind(project) == []
 
 
-def test_it_is_clean_code(project: Path) -> None:
-    """What a newcomer sees first passes the strictest checks of ours."""
+def test_a_new_project_passes_linter_and_type_checker(project: Path) -> None:
     how = ["--isolated", "--line-length", "120", "."]
     for words in (["check", "--select", "E,F,I,B,UP,SIM,RUF"], ["format", "--check"]):
         done = run(sys.executable, "-m", "ruff", *words, *how, cwd=project)
@@ -79,8 +78,8 @@ def test_it_is_clean_code(project: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["app.py", ".gitignore"])
-def test_nothing_is_overwritten(tmp_path: Path, name: str) -> None:
-    """One file in the way, and none is written; the error says which, and the cure."""
+def test_init_refuses_to_overwrite_a_file(tmp_path: Path, name: str) -> None:
+    """No file is written; the error names the existing one."""
     (tmp_path / name).write_text("mine", encoding="utf-8")
     done = run(LIMPET, "init", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")

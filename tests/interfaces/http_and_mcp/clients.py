@@ -1,4 +1,4 @@
-"""What the tests of the doors stand on: a store in which something of everything happened, and real servers over it."""
+"""Helpers for tests of HTTP and MCP: a filled store, and real servers over it."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def chat() -> limpet.Agent[str, str]:
 
 
 async def fill(url: str) -> None:
-    """A store with refunds, one of them too large, a fork, a question to a person and a conversation."""
+    """Fill a store with refunds, one of them too large, a request to a person, and a conversation."""
     talk = chat()
     async with limpet.open(url, agents=[support, letter, talk]) as app:
         await app.run(support, 50, id="refund-50", session="ann-1")
@@ -73,7 +73,7 @@ async def fill(url: str) -> None:
 
 @contextmanager
 def serving(url: str, *words: str, **env: str) -> Iterator[httpx.Client]:
-    """A client, with the token, of a real server over a store."""
+    """Run a server over a store, and yield an authenticated client."""
     command = [LIMPET, "serve", "--port", "0", "--json", "--url", url, *words]
     around = {**os.environ, "LIMPET_TOKEN": TOKEN, **env}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=around) as process:
@@ -89,7 +89,7 @@ def serving(url: str, *words: str, **env: str) -> Iterator[httpx.Client]:
 
 @asynccontextmanager
 async def over_pipes(url: str) -> AsyncIterator[Client]:
-    """A client of a real server that it started itself."""
+    """Start an MCP server over pipes, and yield its client."""
     server = StdioServerParameters(command=LIMPET, args=["mcp", "--url", url], env=dict(os.environ))
     async with Client(stdio_client(server)) as client:
         yield client
@@ -97,7 +97,7 @@ async def over_pipes(url: str) -> AsyncIterator[Client]:
 
 @asynccontextmanager
 async def over_http(server: httpx.Client) -> AsyncIterator[Client]:
-    """A client of MCP on a server that runs."""
+    """Yield an MCP client of a running HTTP server."""
     async with (
         httpx2.AsyncClient(headers={"authorization": f"Bearer {TOKEN}"}) as http,
         Client(streamable_http_client(f"{server.base_url}/mcp", http_client=http)) as client,
@@ -105,13 +105,13 @@ async def over_http(server: httpx.Client) -> AsyncIterator[Client]:
         yield client
 
 
-async def called(client: Client, tool: str, /, **given: Any) -> Any:
-    """What a tool says, as data."""
+async def call_json(client: Client, tool: str, /, **given: Any) -> Any:
+    """Call a tool and return its result as data."""
     return json.loads(text_of(await client.call_tool(tool, given)))
 
 
 def text_of(result: Any) -> str:
-    """The text of a result that is one."""
+    """Return the text of a result with a single text content."""
     [content] = result.content
     assert isinstance(content, TextContent)
     return content.text

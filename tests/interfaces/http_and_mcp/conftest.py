@@ -1,4 +1,4 @@
-"""A store in which something of everything happened, and a real server over it."""
+"""A filled store and a server over it."""
 
 import asyncio
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from tests.interfaces.http_and_mcp.clients import fill, serving
 
 @pytest.fixture(scope="session")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The address of the store."""
+    """The URL of the store."""
     found = f"sqlite:///{tmp_path_factory.mktemp('doors')}/limpet.db"
     asyncio.run(fill(found))
     return found

@@ -1,4 +1,4 @@
-"""An artifact in pieces: no character is cut, nothing is lost, and what is no text comes as base64."""
+"""Artifacts read in pieces: no character is split, no byte is lost, and binary data comes as base64."""
 
 from base64 import b64decode
 
@@ -12,7 +12,7 @@ PIECE = 1_000
 
 
 async def pieces(data: bytes, limit: int = PIECE) -> tuple[bytes, list[bool]]:
-    """All pieces put together, and whether each was text."""
+    """Store an artifact, read it in pieces, and return its bytes and whether each piece was text."""
 
     @limpet.agent(name="pieces_keeper")
     async def keeper(run: limpet.Run, _: None) -> str:
@@ -20,11 +20,11 @@ async def pieces(data: bytes, limit: int = PIECE) -> tuple[bytes, list[bool]]:
 
     async with limpet.open("memory:", agents=[keeper]) as app:
         artifact = await app.run(keeper, id="r")
-        return await whole(app, artifact, data, limit)
+        return await read_all(app, artifact, data, limit)
 
 
-async def whole(app: limpet.App, artifact: str, data: bytes, limit: int) -> tuple[bytes, list[bool]]:
-    """The same of an artifact that is there."""
+async def read_all(app: limpet.App, artifact: str, data: bytes, limit: int) -> tuple[bytes, list[bool]]:
+    """Read an existing artifact in pieces."""
     found, texts, start = b"", list[bool](), 0
     while True:
         piece = await piece_of(app.store, "r", artifact, start=start, limit=limit)
@@ -40,25 +40,23 @@ async def whole(app: limpet.App, artifact: str, data: bytes, limit: int) -> tupl
 
 @pytest.mark.parametrize("shift", range(5))
 @pytest.mark.parametrize("character", ["x", "ß", "€", "🐚"])
-async def test_text_stays_text(character: str, shift: int) -> None:
-    """Wherever a piece ends."""
+async def test_a_piece_never_splits_a_character(character: str, shift: int) -> None:
     data = ("." * shift + character * (2 * PIECE // len(character.encode()) + 3)).encode()
     assert await pieces(data) == (data, [True] * 3)
 
 
-async def test_the_smallest_piece_holds_a_character() -> None:
+async def test_the_smallest_piece_contains_one_character() -> None:
     text = "a🐚ß€🐚"
     assert await pieces(text.encode(), limit=4) == (text.encode(), [True] * 5)
 
 
-async def test_what_is_stored_in_chunks() -> None:
-    """Pieces that go over their borders."""
+async def test_a_piece_may_span_stored_chunks() -> None:
     data = bytes(range(256)) * (CHUNK // 128)
     assert (await pieces(data, limit=CHUNK - 7))[0] == data
 
 
-async def test_no_text() -> None:
-    """Bytes of every kind; text that ends in half a character; nothing at all."""
+async def test_binary_data_is_returned_as_base64() -> None:
+    """Also text that ends in half a character. An empty artifact is text."""
     for data in (bytes(range(128, 256)) * 30, b"\xff" * (PIECE + 1), b"\x80", "€".encode()[:2]):
         found, texts = await pieces(data)
         assert (found, any(texts)) == (data, False)

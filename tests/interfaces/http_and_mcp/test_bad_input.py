@@ -1,4 +1,4 @@
-"""What no question can mean is refused, in the same words by every door, before anything is looked at."""
+"""Invalid arguments are refused by HTTP and MCP with the same error, before anything is read."""
 
 import json
 from typing import Any
@@ -58,7 +58,7 @@ FITTING: dict[str, Any] = {
 
 @pytest.fixture(params=["sqlite", "postgres"])
 async def url(request: pytest.FixtureRequest) -> str:
-    """A store in which something of everything happened."""
+    """The URL of a filled store."""
     if request.param == "sqlite":
         found = f"sqlite:///{request.getfixturevalue('tmp_path')}/limpet.db"
     else:
@@ -68,12 +68,12 @@ async def url(request: pytest.FixtureRequest) -> str:
 
 
 def needed(question: Operation) -> dict[str, Any]:
-    """What must be given, as it fits."""
+    """Return valid values for the required parameters."""
     return {name: FITTING[name] for name, each in question.parameters.model_fields.items() if each.is_required()}
 
 
-async def test_over_http(url: str) -> None:
-    """Everything that can be given, as text of all kinds: answered or refused, and never our fault."""
+async def test_http_answers_or_refuses_any_text_in_any_parameter(url: str) -> None:
+    """The status is 200, 404 or 422, never 500."""
     async with (
         limpet.open(url, worker=False) as app,
         httpx.AsyncClient(
@@ -96,16 +96,16 @@ async def test_over_http(url: str) -> None:
                 assert (answer.status_code, answer.json()["code"]) == (422, "invalid_argument"), (question.name, more)
 
 
-async def test_over_mcp(url: str) -> None:
-    """The same, as values of all kinds; a model reads what was wrong."""
+async def test_mcp_answers_or_refuses_any_value_in_any_parameter(url: str) -> None:
+    """The error has a hint that a model can read."""
     async with limpet.open(url, worker=False) as app, Client(server_of(app)) as client:
         for question in OPERATIONS.values():
             for name in question.parameters.model_fields:
                 for value in [*TEXTS, *VALUES]:
                     result = await client.call_tool(question.name, {**needed(question), name: value})
-                    told = json.loads(text_of(result))
-                    assert not result.is_error or told["code"] != "unexpected", (question.name, name, value, told)
-                    assert not result.is_error or told["hint"]
+                    answer = json.loads(text_of(result))
+                    assert not result.is_error or answer["code"] != "unexpected", (question.name, name, value, answer)
+                    assert not result.is_error or answer["hint"]
             unknown = await client.call_tool(question.name, {**needed(question), "nobody_knows": 1})
             assert unknown.is_error
             assert json.loads(text_of(unknown))["facts"]["path"] == "nobody_knows"

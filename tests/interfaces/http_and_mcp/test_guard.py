@@ -1,4 +1,4 @@
-"""Who may come in over HTTP: whoever names this server, comes from no other page, and has a token. On every path."""
+"""Access over HTTP: every request needs a known host, no foreign origin, and a token, on every path."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,21 +34,21 @@ UNSAFE = ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"]
 
 @pytest.fixture
 async def app() -> AsyncIterator[limpet.App]:
-    """An app in memory, open."""
+    """An open app in memory."""
     async with limpet.open("memory:", worker=False) as app:
         yield app
 
 
 @asynccontextmanager
-async def asking(inside: ASGIApp, host: str = "localhost:8700") -> AsyncIterator[httpx.AsyncClient]:
-    """A client that has no token of itself."""
+async def client_of(inside: ASGIApp, host: str = "localhost:8700") -> AsyncIterator[httpx.AsyncClient]:
+    """Yield a client without a token."""
     async with httpx.AsyncClient(transport=httpx.ASGITransport(inside), base_url=f"http://{host}") as client:
         yield client
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_nobody_comes_in_without_a_token(app: limpet.App, path: str) -> None:
-    """Not to a path that leads nowhere either; and what is refused is not to be kept, framed or guessed."""
+async def test_a_request_without_a_valid_token_is_refused(app: limpet.App, path: str) -> None:
+    """Also on unknown paths. The response has the security headers."""
     refused: list[dict[str, str]] = [
         {},
         {"authorization": "Bearer "},
@@ -62,7 +62,7 @@ async def test_nobody_comes_in_without_a_token(app: limpet.App, path: str) -> No
         {"cookie": f"token={TOKEN}; authorization=Bearer {TOKEN}"},
     ]
     also = {"/mcp": over_http(app)}
-    async with asking(asgi(app, auth=TOKEN, also=also)) as client:
+    async with client_of(asgi(app, auth=TOKEN, also=also)) as client:
         for headers, method in product(refused, ["GET", "POST", "DELETE"]):
             answer = await client.request(method, path, headers=headers, params={"token": TOKEN, "access_token": TOKEN})
             assert (answer.status_code, answer.json()["code"]) == (401, "not_authenticated")
@@ -106,11 +106,13 @@ async def test_nobody_comes_in_without_a_token(app: limpet.App, path: str) -> No
         ("", None, 421),
     ],
 )
-async def test_hosts_and_origins(app: limpet.App, host: str, origin: str | None, status: int) -> None:
-    """A page of another server, and a name that was made to lead here, get nothing, whatever they carry."""
+async def test_unknown_hosts_and_foreign_origins_are_refused(
+    app: limpet.App, host: str, origin: str | None, status: int
+) -> None:
+    """A page of another server and a DNS-rebound name are refused, even with a token."""
     headers = [("host", host), *([("origin", origin)] if origin is not None else [])]
     hosts = ["localhost", "127.0.0.1", "::1", "runs.example.com"]
-    async with asking(asgi(app, auth=TOKEN, hosts=hosts, also={"/mcp": over_http(app)})) as client:
+    async with client_of(asgi(app, auth=TOKEN, hosts=hosts, also={"/mcp": over_http(app)})) as client:
         for path in ("/v1/stats", "/openapi.json"):
             assert (await client.get(path, headers=[*headers, *GOOD.items()])).status_code == status
             without = await client.get(path, headers=headers)
@@ -121,9 +123,8 @@ async def test_hosts_and_origins(app: limpet.App, host: str, origin: str | None,
         assert (await client.get("/v1/stats", headers=two)).status_code == 421
 
 
-async def test_nothing_can_be_changed(app: limpet.App) -> None:
-    """Every path takes GET alone."""
-    async with asking(asgi(app, auth=TOKEN)) as client:
+async def test_only_get_is_allowed(app: limpet.App) -> None:
+    async with client_of(asgi(app, auth=TOKEN)) as client:
         for path, method in product((f"/v1{each.path}" for each in OPERATIONS.values()), [*UNSAFE, "HEAD"]):
             answer = await client.request(method, path, headers=GOOD)
             assert answer.status_code == 405, (method, path)
@@ -131,9 +132,9 @@ async def test_nothing_can_be_changed(app: limpet.App) -> None:
             assert method == "HEAD" or answer.json()["code"] == "not_found"
 
 
-async def test_what_there_is(app: limpet.App) -> None:
-    """Every question and no other path; a page that shows the API in a browser would load code from elsewhere."""
-    async with asking(asgi(app, auth=TOKEN)) as client:
+async def test_only_the_documented_paths_exist(app: limpet.App) -> None:
+    """There is no browser page for the API, because it would load code from elsewhere."""
+    async with client_of(asgi(app, auth=TOKEN)) as client:
         described = (await client.get("/openapi.json", headers=GOOD)).json()
         assert [*described["paths"]] == [f"/v1{each.path}" for each in OPERATIONS.values()]
         assert all([*each] == ["get"] for each in described["paths"].values())
@@ -142,8 +143,7 @@ async def test_what_there_is(app: limpet.App) -> None:
             assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), path
 
 
-async def test_only_requests_are_heard(app: limpet.App) -> None:
-    """Whoever speaks of a websocket is sent away."""
+async def test_a_websocket_is_refused(app: limpet.App) -> None:
     sent: list[Message] = []
 
     async def send(message: Message) -> None:
@@ -157,30 +157,32 @@ async def test_only_requests_are_heard(app: limpet.App) -> None:
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
 
-async def test_tokens(app: limpet.App, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One, several, those that a function knows, or the one of the environment; never none, and none that is short."""
+async def test_tokens_come_from_a_string_a_list_a_function_or_the_environment(
+    app: limpet.App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No token, or a short one, is refused when the app is made."""
 
     async def knows(token: str) -> bool:
-        await asyncio.sleep(0)  # noqa: TID251 - somebody else is asked
+        await asyncio.sleep(0)  # noqa: TID251 - another service is asked
         return token == TOKEN
 
-    async def comes_in(inside: ASGIApp, token: str = TOKEN) -> bool:
-        async with asking(inside) as client:
+    async def is_accepted(inside: ASGIApp, token: str = TOKEN) -> bool:
+        async with client_of(inside) as client:
             answer = await client.get("/v1/stats", headers={"authorization": f"bearer  {token}"})
             return answer.status_code == 200
 
     other = "another-token-of-mine"
     for auth in (TOKEN, [other, TOKEN], (TOKEN,), knows, lambda token: token == TOKEN):
-        assert await comes_in(asgi(app, auth=auth))
-        assert not await comes_in(asgi(app, auth=auth), "x" * 30)
-    assert await comes_in(asgi(app, auth=[other, TOKEN]), other)
+        assert await is_accepted(asgi(app, auth=auth))
+        assert not await is_accepted(asgi(app, auth=auth), "x" * 30)
+    assert await is_accepted(asgi(app, auth=[other, TOKEN]), other)
     monkeypatch.delenv("LIMPET_TOKEN", raising=False)
     for bad in ("", [], "short", [TOKEN, "short"], None, f"{TOKEN} ", f"ü{TOKEN}", f"{TOKEN}\n"):
         with pytest.raises(limpet.DefinitionError):
             asgi(app, auth=bad)
     monkeypatch.setenv("LIMPET_TOKEN", f"{TOKEN}\n")
-    assert await comes_in(asgi(app))
-    with pytest.raises(limpet.DefinitionError):  # all were revoked
+    assert await is_accepted(asgi(app))
+    with pytest.raises(limpet.DefinitionError):  # all tokens were revoked
         asgi(app, auth=[])
     for host in ("https://runs.example.com", "*", "a b", ""):
         with pytest.raises(limpet.DefinitionError, match="no name of a server"):
@@ -189,14 +191,14 @@ async def test_tokens(app: limpet.App, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(token: str) -> bool:
         raise RuntimeError(f"no answer about {token}")
 
-    async with asking(asgi(app, auth=broken)) as client:
+    async with client_of(asgi(app, auth=broken)) as client:
         answer = await client.get("/v1/stats", headers=GOOD)
         assert (answer.status_code, answer.json()["code"]) == (500, "unexpected")
         assert HEADERS.items() <= answer.headers.items()
 
 
-async def test_it_opens_what_is_not_open(url: str) -> None:
-    """With the server, and closes it with it; one that is open stays so."""
+async def test_the_server_opens_and_closes_an_app_that_is_not_open(url: str) -> None:
+    """An open app stays open."""
 
     async def served(app: limpet.App) -> list[str]:
         inside, said = asgi(app, auth=TOKEN), asyncio.Queue[Message]()
@@ -205,7 +207,7 @@ async def test_it_opens_what_is_not_open(url: str) -> None:
 
         async def send(message: Message) -> None:
             heard.append(message)
-            async with asking(inside) as client:
+            async with client_of(inside) as client:
                 assert (await client.get("/v1/stats", headers=GOOD)).status_code == (200 if app.is_open else 503)
             await said.put({"type": "lifespan.shutdown"})
 
@@ -221,8 +223,8 @@ async def test_it_opens_what_is_not_open(url: str) -> None:
         assert opened.is_open
 
 
-async def test_what_went_wrong_has_its_status(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And its code, its facts and its cure; what was not to happen is told in the log, and not all of it outside."""
+async def test_errors_have_their_http_status_and_hide_secrets(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unexpected error is logged, and the response does not contain its text."""
 
     async def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("password=hunter2222")
@@ -230,7 +232,7 @@ async def test_what_went_wrong_has_its_status(url: str, monkeypatch: pytest.Monk
     async def changed(*_: Any, **__: Any) -> Any:
         raise limpet.Tampered(run="refund-50", seq=2, reason="its hash")
 
-    async with limpet.open(url, worker=False) as app, asking(asgi(app, auth=TOKEN)) as client:
+    async with limpet.open(url, worker=False) as app, client_of(asgi(app, auth=TOKEN)) as client:
         missing = await client.get("/v1/runs/refund-51", headers=GOOD)
         assert (missing.status_code, missing.json()["facts"]) == (404, {"what": "run", "id": "refund-51"})
         monkeypatch.setattr(limpet.App, "verify", changed)
@@ -241,12 +243,12 @@ async def test_what_went_wrong_has_its_status(url: str, monkeypatch: pytest.Monk
         assert "hunter" not in answer.text
 
 
-async def test_mounted_in_another_application(url: str) -> None:
-    """Behind its own path; one that nobody opened says so."""
+async def test_the_api_can_be_mounted_in_another_application(url: str) -> None:
+    """A closed app returns 503."""
     runs = limpet.open(url, worker=False)
     service = FastAPI()
     service.mount("/limpet", asgi(runs, auth=TOKEN))
-    async with asking(service) as client:
+    async with client_of(service) as client:
         closed = await client.get("/limpet/v1/runs", headers=GOOD)
         assert (closed.status_code, "not open" in closed.json()["message"]) == (503, True)
         async with runs:
@@ -256,8 +258,8 @@ async def test_mounted_in_another_application(url: str) -> None:
             assert described["servers"] == [{"url": "/limpet"}]
 
 
-async def test_whoever_says_nothing_is_not_waited_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A head that does not end, a body that does not come; whoever asks is answered meanwhile; not too many at once."""
+async def test_silent_and_excess_connections_are_closed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An incomplete head or body times out, and other clients are served meanwhile."""
     monkeypatch.setattr("limpet.web.server.PROMPT", 0.5)
     monkeypatch.setattr("limpet.web.server.MOST", 6)
     where = asyncio.get_running_loop().create_future()
@@ -272,7 +274,7 @@ async def test_whoever_says_nothing_is_not_waited_for(url: str, monkeypatch: pyt
         assert (await client.get("/v1/stats")).status_code == 200
     for reader, writer in silent:
         with suppress(ConnectionResetError):
-            await reader.read()  # until it is closed
+            await reader.read()  # until the server closes it
         writer.close()
     many = [await asyncio.open_connection("127.0.0.1", port) for _ in range(9)]
     reader, _ = many[-1]
@@ -284,8 +286,7 @@ async def test_whoever_says_nothing_is_not_waited_for(url: str, monkeypatch: pyt
     await asyncio.wait([serving])
 
 
-async def test_a_question_ends_with_whoever_asked(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is left who works for nobody."""
+async def test_a_query_is_cancelled_when_its_client_disconnects(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
     async def endless(*_: Any, **__: Any) -> Any:

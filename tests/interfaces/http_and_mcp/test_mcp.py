@@ -1,4 +1,4 @@
-"""What an agent of somebody else sees over MCP: tools that only read, and the state of each task as a resource."""
+"""MCP: read-only tools, and the state of each task as a resource."""
 
 import json
 import os
@@ -18,13 +18,13 @@ import limpet
 from limpet import testing
 from limpet.adapters.mcp import MCPTools
 from limpet.service.operations import OPERATIONS
-from tests.interfaces.http_and_mcp.clients import LIMPET, TOKEN, called, fill, over_http, over_pipes
+from tests.interfaces.http_and_mcp.clients import LIMPET, TOKEN, call_json, fill, over_http, over_pipes
 
 STATE = "state://agents/doors_support/tasks/refund-50"
 
 
-async def test_over_both_ways(url: str, server: httpx.Client) -> None:
-    """The newest protocol; every question is a tool that says of itself that it only reads."""
+async def test_every_operation_is_a_read_only_tool(url: str, server: httpx.Client) -> None:
+    """Over pipes and HTTP, with the newest protocol."""
     async with over_pipes(url) as pipes, over_http(server) as http:
         for client in (pipes, http):
             assert client.protocol_version == "2026-07-28"
@@ -36,8 +36,8 @@ async def test_over_both_ways(url: str, server: httpx.Client) -> None:
             assert all(each.input_schema["additionalProperties"] is False for each in tools)
 
 
-async def test_resources(url: str, server: httpx.Client) -> None:
-    """Where each task is, and what its agent goes by, under an address that is made of names."""
+async def test_state_and_context_are_resources(url: str, server: httpx.Client) -> None:
+    """The address consists of names."""
     async with over_pipes(url) as pipes, over_http(server) as http:
         for client in (pipes, http):
 
@@ -59,7 +59,7 @@ async def test_resources(url: str, server: httpx.Client) -> None:
                 "plan": ["look", "pay"],
             }
             context = await read("limpet://runs/refund-50/context")
-            assert context == await called(client, "context", run="refund-50")
+            assert context == await call_json(client, "context", run="refund-50")
             assert context["artifacts"][0]["artifact_id"] == artifact
             assert await read("limpet://runs/refund%2D50/context") == context
             bare = "state://agents/doors_letter/tasks/letter-1"
@@ -94,8 +94,8 @@ async def test_resources(url: str, server: httpx.Client) -> None:
         "http://localhost/",
     ],
 )
-async def test_addresses_that_lead_nowhere(server: httpx.Client, address: str) -> None:
-    """A task of another agent, one that is not there, a way around: the client's mistake, told with the cure."""
+async def test_an_unknown_resource_address_is_refused(server: httpx.Client, address: str) -> None:
+    """A task of another agent, a missing one, or a path traversal: INVALID_PARAMS with a hint."""
     async with over_http(server) as client:
         with pytest.raises(MCPError) as refused:
             await client.read_resource(address)
@@ -103,15 +103,15 @@ async def test_addresses_that_lead_nowhere(server: httpx.Client, address: str) -
         assert refused.value.data["hint"]
 
 
-async def test_a_tool_that_is_not_there(server: httpx.Client) -> None:
+async def test_an_unknown_tool_is_refused(server: httpx.Client) -> None:
     async with over_http(server) as client:
         with pytest.raises(MCPError) as refused:
             await client.call_tool("approve", {"request": "1"})
         assert "but runs, show, " in refused.value.data["message"]
 
 
-def test_over_http_there_is_one_way_in(server: httpx.Client) -> None:
-    """Messages are posted, as JSON, and not larger than can be meant."""
+def test_mcp_over_http_accepts_only_posted_json_of_limited_size(server: httpx.Client) -> None:
+    """It needs the same token, host and origin as the API."""
     accept = {"accept": "application/json, text/event-stream"}
     ping: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     assert server.post("/mcp", json=ping, headers={"authorization": ""}).status_code == 401
@@ -126,8 +126,8 @@ def test_over_http_there_is_one_way_in(server: httpx.Client) -> None:
     assert server.post("/mcp", content=b"{", headers={**accept, "content-type": "application/json"}).status_code == 400
 
 
-async def test_one_agent_goes_on_from_what_another_knows(url: str) -> None:
-    """Through our own client: the tools are steps of its run, and what they said is recorded."""
+async def test_an_agent_reads_the_context_of_another_run_over_mcp(url: str) -> None:
+    """The call is a recorded step of its run."""
     model = testing.ScriptedModel(testing.calls("context", run="refund-950", max_tokens=200), "It was settle 950.")
     tools = MCPTools([LIMPET, "mcp", "--url", url], name="limpet", only=["context"], trust_hints=True)
     agent = limpet.llm_agent("doors_reader", model=model, instructions="Look.", tools=[tools])
@@ -137,8 +137,8 @@ async def test_one_agent_goes_on_from_what_another_knows(url: str) -> None:
         assert json.loads(said)["goal"] == "settle 950"
 
 
-async def test_over_http_our_client_needs_the_token_too(server: httpx.Client) -> None:
-    """With it, tools are steps as ever; without it, it is said at once what the server said."""
+async def test_mcp_tools_over_http_need_the_token(server: httpx.Client) -> None:
+    """Without it, the run fails with the server's status after a single attempt."""
 
     def reader(name: str, token: str) -> limpet.Agent[str, str]:
         model = testing.ScriptedModel(testing.calls("context", run="letter-1"), "It waits.")
@@ -161,8 +161,8 @@ async def test_over_http_our_client_needs_the_token_too(server: httpx.Client) ->
 @pytest.mark.parametrize(
     ("words", "ends"), [(["mcp"], -signal.SIGINT), (["serve", "--port", "0", "--host", "127.0.0.1"], 0)]
 )
-def test_ctrl_c(url: str, words: list[str], ends: int) -> None:
-    """It ends at once, without a word; somebody impatient may press it twice."""
+def test_ctrl_c_ends_a_server_immediately(url: str, words: list[str], ends: int) -> None:
+    """Without output, even if pressed twice."""
     process = subprocess.Popen(
         [LIMPET, *words, "--url", url],
         stdin=subprocess.PIPE,
@@ -183,7 +183,7 @@ def test_ctrl_c(url: str, words: list[str], ends: int) -> None:
         assert process.stderr.read() == b""
 
 
-def test_a_port_that_is_taken(server: httpx.Client, url: str) -> None:
+def test_serve_refuses_a_port_in_use(server: httpx.Client, url: str) -> None:
     words = ["serve", "--url", url, "--port", str(server.base_url.port)]
     done = subprocess.run([LIMPET, *words], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
@@ -191,8 +191,8 @@ def test_a_port_that_is_taken(server: httpx.Client, url: str) -> None:
 
 
 @pytest.mark.parametrize("words", [["mcp"], ["serve", "--port", "0"]])
-def test_there_is_no_store(tmp_path: Any, words: list[str]) -> None:
-    """It is said, and none is made."""
+def test_servers_refuse_a_missing_store(tmp_path: Any, words: list[str]) -> None:
+    """They do not create one."""
     url = f"sqlite:///{tmp_path}/none.db"
     done = subprocess.run(
         [LIMPET, *words, "--url", url, "--json"],
@@ -208,8 +208,8 @@ def test_there_is_no_store(tmp_path: Any, words: list[str]) -> None:
     assert not list(tmp_path.iterdir())
 
 
-async def test_looking_leaves_nothing(tmp_path: Path) -> None:
-    """The code that is named may speak when it is loaded; its agents are not put into the store."""
+async def test_mcp_with_an_app_changes_nothing_in_the_store(tmp_path: Path) -> None:
+    """The app's module may print while it is imported; its agents are not saved."""
     (tmp_path / "spoken.py").write_text(
         "import limpet\nprint('hello from import')\n"
         "@limpet.agent(name='doors_unknown')\nasync def agent(run: limpet.Run, _: None) -> None: ...\n"
@@ -221,13 +221,12 @@ async def test_looking_leaves_nothing(tmp_path: Path) -> None:
     server = StdioServerParameters(command=LIMPET, args=words, env=dict(os.environ), cwd=tmp_path)
     async with limpet.open(url, worker=False) as app, Client(stdio_client(server)) as client:
         before = await app.agents()
-        assert len(await called(client, "agents")) == len(before) == 3
+        assert len(await call_json(client, "agents")) == len(before) == 3
         assert await app.agents() == before
 
 
 @pytest.mark.parametrize(("words", "extra"), [(["mcp"], "mcp"), (["serve", "--port", "0"], "server")])
-def test_what_is_not_installed_is_named(url: str, words: list[str], extra: str) -> None:
-    """Once for all that a command needs."""
+def test_a_missing_extra_is_named(url: str, words: list[str], extra: str) -> None:
     script = (
         "import importlib.util as util, sys; find = util.find_spec; "
         "util.find_spec = lambda name, *more: None if name in ('fastapi', 'mcp') else find(name, *more); "

@@ -1,4 +1,4 @@
-"""One question, one answer: through Python, the command line, HTTP, and MCP over pipes and over HTTP."""
+"""Every query has the same result through Python, the command line, HTTP, and MCP over pipes and HTTP."""
 
 import json
 from asyncio import to_thread
@@ -14,11 +14,11 @@ from limpet.service.json_views import as_json, error_json
 from limpet.service.operations import OPERATIONS
 from limpet.service.report import report
 from tests.interfaces.cli.run_cli import limpet as typing
-from tests.interfaces.http_and_mcp.clients import called, fill, over_http, over_pipes, serving
+from tests.interfaces.http_and_mcp.clients import call_json, fill, over_http, over_pipes, serving
 
 Given = dict[str, Any]
-# Every question, with what is given: in Python, as words of the command line, and for the other doors.
-ASKED: dict[str, tuple[Any, list[str], Given]] = {
+# Every operation: the call in Python, its command line arguments, and its parameters for the other interfaces.
+QUERIES: dict[str, tuple[Any, list[str], Given]] = {
     "runs": (
         lambda app: app.runs(status="failed", last=5),
         ["--status", "failed", "--last", "5"],
@@ -74,83 +74,83 @@ ASKED: dict[str, tuple[Any, list[str], Given]] = {
 }
 
 
-def asked(server: httpx.Client, name: str, given: Given) -> httpx.Response:
-    """A question over HTTP."""
+def http_get(server: httpx.Client, name: str, given: Given) -> httpx.Response:
+    """Send a query over HTTP."""
     question = OPERATIONS[name]
     query = {each: value for each, value in given.items() if each not in question.in_path}
     return server.get("/v1" + question.path.format(**given), params=query)
 
 
-def typed(url: str, name: str, words: list[str]) -> Any:
-    """The same, typed."""
+def run_command(url: str, name: str, words: list[str]) -> Any:
+    """Run a query on the command line."""
     done = typing(name, *words, "--url", url, "--json")
     assert done.exit_code == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()] if name == "log" else json.loads(done.stdout)
 
 
-def test_every_question_is_asked_here() -> None:
-    assert ASKED.keys() | {"artifact"} == OPERATIONS.keys()
+def test_every_operation_is_covered() -> None:
+    assert QUERIES.keys() | {"artifact"} == OPERATIONS.keys()
 
 
-async def test_all_doors_say_the_same(url: str, server: httpx.Client) -> None:
-    """Every question, word for word; and each answer is of the form that the description of the API promises."""
+async def test_all_interfaces_return_the_same_results(url: str, server: httpx.Client) -> None:
+    """Each result also fits the schema in the API description."""
     described = server.get("/openapi.json").json()
     async with limpet.open(url, worker=False) as app, over_pipes(url) as pipes, over_http(server) as http:
-        for name, (ask, words, given) in ASKED.items():
+        for name, (ask, words, given) in QUERIES.items():
             wanted = hide_secrets_in(as_json(await ask(app)))
-            assert wanted or name == "workers", name  # the one that drove them has gone
-            answer = asked(server, name, given)
+            assert wanted or name == "workers", name  # the worker has stopped
+            answer = http_get(server, name, given)
             assert (answer.status_code, answer.json()) == (200, wanted), name
-            assert await called(pipes, name, **given) == wanted, name
-            assert await called(http, name, **given) == wanted, name
-            assert await to_thread(typed, url, name, words) == wanted, name
+            assert await call_json(pipes, name, **given) == wanted, name
+            assert await call_json(http, name, **given) == wanted, name
+            assert await to_thread(run_command, url, name, words) == wanted, name
             schema = described["paths"][f"/v1{OPERATIONS[name].path}"]["get"]["responses"]["200"]["content"]
             checked = {**schema["application/json"]["schema"], "components": described["components"]}
             Draft202012Validator(checked).validate(wanted)
 
 
-async def test_the_slice_is_the_same(url: str, server: httpx.Client) -> None:
-    """What an agent goes by, as much as fits, then and now; what is not there is refused in the same words."""
+async def test_all_interfaces_return_the_same_context(url: str, server: httpx.Client) -> None:
+    """At several points and sizes. A missing step raises the same error."""
     runs = ("refund-50", "refund-950", "talk-1", "talk-2", "letter-1")
     points: list[Given] = [{}, {"before": 1}, {"after": 1, "max_tokens": 60}, {"max_bytes": 200}]
     async with limpet.open(url, worker=False) as app, over_pipes(url) as pipes, over_http(server) as http:
         for run, given in product(runs, points):
-            said = asked(server, "context", {"run": run, **given}).json()
+            said = http_get(server, "context", {"run": run, **given}).json()
             try:
                 wanted = as_json(await app.context(run, **given))
             except limpet.NotFound as error:
                 wanted = error_json(error)
             assert said == wanted
-            assert said == await called(pipes, "context", run=run, **given)
-            assert said == await called(http, "context", run=run, **given)
+            assert said == await call_json(pipes, "context", run=run, **given)
+            assert said == await call_json(http, "context", run=run, **given)
 
 
-async def test_on_postgresql_too(postgres_schema: str) -> None:
+async def test_all_interfaces_return_the_same_context_on_postgres(postgres_schema: str) -> None:
     await fill(postgres_schema)
     with serving(postgres_schema) as server:
         async with limpet.open(postgres_schema, worker=False) as app, over_pipes(postgres_schema) as pipes:
             for run in ("refund-50", "talk-2"):
                 wanted = as_json(await app.context(run, max_tokens=80))
                 assert wanted["left_out"]
-                assert asked(server, "context", {"run": run, "max_tokens": 80}).json() == wanted
-                assert await called(pipes, "context", run=run, max_tokens=80) == wanted
+                assert http_get(server, "context", {"run": run, "max_tokens": 80}).json() == wanted
+                assert await call_json(pipes, "context", run=run, max_tokens=80) == wanted
 
 
-async def test_an_artifact_of_the_slice_is_opened(url: str, server: httpx.Client) -> None:
-    """It is there as what it is; what it holds comes in pieces, each of which is text."""
-    [about] = asked(server, "context", {"run": "refund-50"}).json()["artifacts"]
+async def test_an_artifact_of_the_context_can_be_read_in_pieces(url: str, server: httpx.Client) -> None:
+    """The same pieces through every interface."""
+    [about] = http_get(server, "context", {"run": "refund-50"}).json()["artifacts"]
     assert about["summary"] == "the letter of complaint"
     given = {"run": "refund-50", "artifact": about["artifact_id"]}
     text = ""
     async with over_pipes(url) as pipes:
         for start in (0, 90_000):
             more: Given = {"start": start, "limit": 90_000}
-            piece = asked(server, "artifact", {**given, **more}).json()
-            assert await called(pipes, "artifact", **given, **more) == piece
+            piece = http_get(server, "artifact", {**given, **more}).json()
+            assert await call_json(pipes, "artifact", **given, **more) == piece
             text += piece["text"]
             assert piece["next"] == (90_000 if start == 0 else None)
     assert text == "Der Brief.\n" * 9_000
     words = [*given.values()]
     printed = await to_thread(typing, "artifact", *words, "--url", url)
     assert printed.stdout == text
-    assert await to_thread(typed, url, "artifact", words) == asked(server, "artifact", given).json()
+    assert await to_thread(run_command, url, "artifact", words) == http_get(server, "artifact", given).json()

@@ -390,7 +390,12 @@ class Steps:
             grant=step.grant,
             timeout_at=timeout_at,
             kind=step.tool.kind,
+            granted_by="" if step.grant is None else self._granted_by(step.grant),
+            item=self._x.working.position,
         )
+
+    def _granted_by(self, grant: str) -> str:
+        return next((each.by for each in self._x.journal.fold.grants if each.grant == grant), "")
 
     async def _perform(self, step: Step, call: Call) -> Any:
         """Call the function, within its timeout and the run's deadline."""

@@ -22,6 +22,7 @@ from limpet.stores.backend import Capabilities, LockTimeout, Outcome, StoreInfo,
 from limpet.stores.columns import as_text
 from limpet.stores.commit import commit, transact
 from limpet.stores.connection_pool import ConnectionPool
+from limpet.stores.fork_reads import LAST
 from limpet.stores.postgres.connection import (
     Address,
     Connection,
@@ -42,7 +43,7 @@ from limpet.stores.processes import CAN_SEE
 from limpet.stores.rows import Feed, Recent
 from limpet.stores.search import lowered
 from limpet.stores.sql_files import load
-from limpet.stores.sql_reads import LAST, SqlReads
+from limpet.stores.sql_reads import SqlReads
 from limpet.stores.threads import CLOSED
 from limpet.stores.writes import Op, Transact, Transacted
 

@@ -141,12 +141,13 @@ WITH moved AS (
         AND CASE WHEN w.fence < 0 THEN s.type = 'conversation' ELSE s.fence = w.fence AND s.worker IS NOT NULL END
     RETURNING s.number, w.place, greatest(w.fence, 0) AS fence
 ), written AS (
-    INSERT INTO {schema}.events (run, seq, time, kind, version, fence, actor, codec, key_id, body, hash)
-    SELECT m.number, e.seq, e.time, e.kind, e.version, m.fence, e.actor, e.codec, e.key_id, e.body, e.hash
+    INSERT INTO {schema}.events (run, seq, time, kind, version, fence, actor, codec, key_id, body, hash, step)
+    SELECT m.number, e.seq, e.time, e.kind, e.version, m.fence, e.actor, e.codec, e.key_id, e.body, e.hash,
+        nullif(e.step, -1)
     FROM unnest(
         $10::bigint[], $11::bigint[], $12::bigint[], $13::text[], $14::bigint[], $15::text[], $16::text[], $17::text[],
-        $18::bytea[], $19::bytea[]
-    ) AS e (place, seq, time, kind, version, actor, codec, key_id, body, hash)
+        $18::bytea[], $19::bytea[], $20::bigint[]
+    ) AS e (place, seq, time, kind, version, actor, codec, key_id, body, hash, step)
     JOIN moved AS m ON m.place = e.place
 )
 SELECT m.place, m.number FROM moved AS m
@@ -162,9 +163,9 @@ WITH moved AS (
             ELSE s.fence = $4::bigint AND s.worker IS NOT NULL END
     RETURNING s.number
 )
-INSERT INTO {schema}.events (run, seq, time, kind, version, fence, actor, codec, key_id, body, hash)
+INSERT INTO {schema}.events (run, seq, time, kind, version, fence, actor, codec, key_id, body, hash, step)
 SELECT m.number, $5::bigint, $7::bigint, $10::text, $11::bigint, greatest($4::bigint, 0), $12::text, $13::text,
-    $14::text, $15::bytea, $6::bytea
+    $14::text, $15::bytea, $6::bytea, nullif($16::bigint, -1)
 FROM moved AS m
 RETURNING 1::bigint, run
 
@@ -236,9 +237,14 @@ DELETE FROM {schema}.labels WHERE run = %b::bigint
 DELETE FROM {schema}.requests WHERE run = %b::bigint
 
 -- name: insert_all
-INSERT INTO {schema}.events (run, seq, time, kind, version, fence, actor, codec, key_id, body, hash, command)
+INSERT INTO {schema}.events (run, seq, time, kind, version, fence, actor, codec, key_id, body, hash, command, step)
 SELECT e.* FROM unnest(%b::bigint[], %b::bigint[], %b::bigint[], %b::text[], %b::int[], %b::bigint[], %b::text[],
-    %b::text[], %b::text[], %b::bytea[], %b::bytea[], %b::text[]) AS e
+    %b::text[], %b::text[], %b::bytea[], %b::bytea[], %b::text[], %b::bigint[]) AS e
+
+-- name: index_steps
+UPDATE {schema}.events AS e SET step = w.step
+FROM (SELECT %b::bigint AS run) AS r, unnest(%b::bigint[], %b::bigint[]) AS w (seq, step)
+WHERE e.run = r.run AND e.seq = w.seq AND e.step IS DISTINCT FROM w.step
 
 -- name: event
 e.seq, e.time, e.kind, e.version, e.fence, e.actor, e.codec, e.key_id, e.body, e.hash
@@ -261,6 +267,38 @@ ORDER BY e.seq LIMIT %b::bigint
 SELECT {event} FROM {schema}.events AS e
 WHERE e.run = (SELECT number FROM {schema}.streams WHERE id = %b::text) AND e.seq > %b::bigint AND e.seq < %b::bigint
 ORDER BY e.seq DESC LIMIT %b::bigint
+
+-- name: read_steps
+WITH w (id, after, before, most, upto) AS (
+    SELECT %b::text, %b::bigint, %b::bigint, %b::bigint, %b::bigint
+), s AS (
+    SELECT t.number, w.* FROM {schema}.streams AS t JOIN w ON t.id = w.id
+)
+SELECT e.step, {event} FROM {schema}.events AS e
+WHERE e.run = (SELECT number FROM s) AND e.seq <= (SELECT upto FROM s) AND e.step = ANY(ARRAY(
+    SELECT 0::bigint UNION ALL (
+        SELECT DISTINCT i.step FROM {schema}.events AS i
+        WHERE i.run = (SELECT number FROM s) AND i.step > (SELECT after FROM s) AND i.step < (SELECT before FROM s)
+            AND i.seq <= (SELECT upto FROM s)
+        ORDER BY i.step LIMIT (SELECT most FROM s)
+    )
+))
+
+-- name: read_steps_backwards
+WITH w (id, after, before, most, upto) AS (
+    SELECT %b::text, %b::bigint, %b::bigint, %b::bigint, %b::bigint
+), s AS (
+    SELECT t.number, w.* FROM {schema}.streams AS t JOIN w ON t.id = w.id
+)
+SELECT e.step, {event} FROM {schema}.events AS e
+WHERE e.run = (SELECT number FROM s) AND e.seq <= (SELECT upto FROM s) AND e.step = ANY(ARRAY(
+    SELECT 0::bigint UNION ALL (
+        SELECT DISTINCT i.step FROM {schema}.events AS i
+        WHERE i.run = (SELECT number FROM s) AND i.step > (SELECT after FROM s) AND i.step < (SELECT before FROM s)
+            AND i.seq <= (SELECT upto FROM s)
+        ORDER BY i.step DESC LIMIT (SELECT most FROM s)
+    )
+))
 
 -- name: command
 SELECT {event} FROM {schema}.events AS e WHERE e.run = %b::bigint AND e.command = %b::text
@@ -593,6 +631,9 @@ WHERE s.status = 'running' AND s.exclusive IS NOT NULL AND NOT s.cancelling AND 
 
 -- name: streams
 SELECT number, id FROM {schema}.streams WHERE number > %b::bigint ORDER BY number LIMIT %b::bigint
+
+-- name: steps
+SELECT seq, step FROM {schema}.events WHERE run = %b::bigint AND step IS NOT NULL ORDER BY seq
 
 -- name: commands
 SELECT seq, command FROM {schema}.events WHERE run = %b::bigint AND command IS NOT NULL ORDER BY seq

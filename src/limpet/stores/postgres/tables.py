@@ -14,7 +14,7 @@ from msgspec.structs import astuple, replace
 from limpet.clock import Clock
 from limpet.errors import InvalidAppend, WorkerAlive
 from limpet.events import Event, Packed
-from limpet.stores.backend import Extension, SchemaViolation
+from limpet.stores.backend import EventKeys, Extension, SchemaViolation
 from limpet.stores.blobs import Blob
 from limpet.stores.columns import (
     OF_A_STREAM,
@@ -201,11 +201,10 @@ class PostgresTables:
         self._rows[row.id] = row
         self._dirty[row.number] = row
 
-    def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None] | None = None) -> None:
-        """Insert events; `commands` has the command id of each event that is a command."""
+    def insert(self, number: int, events: Sequence[Event], keys: Sequence[EventKeys]) -> None:
+        """Insert events, each with the keys by which it is found."""
         self._news = True
-        ids = commands or (None,) * len(events)
-        self._events += [(number, *astuple(event)[1:], command) for event, command in zip(events, ids, strict=True)]
+        self._events += [(number, *astuple(event)[1:], *found) for event, found in zip(events, keys, strict=True)]
 
     def events(self, row: RunRow, after: int, limit: int) -> list[Event]:
         """Return the events after a sequence, in order."""
@@ -216,7 +215,13 @@ class PostgresTables:
         found = self._read("command", row.number, command)
         return Event(row.id, *plain(found[0])) if found else None
 
-    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:
+    def rewrite(
+        self,
+        row: RunRow,
+        requests: Sequence[RequestRow],
+        blobs: Sequence[int],
+        steps: Sequence[tuple[int, int | None]],
+    ) -> None:
         """Replace everything that is derived from a stream's log."""
         self._flush()
         _, *values = safe(columns(row))
@@ -224,6 +229,7 @@ class PostgresTables:
         for name in ("drop_labels", "drop_requests"):
             self._query(name, row.number)
         self._label([(row.number, row)])
+        self._query("index_steps", row.number, [seq for seq, _ in steps], [step for _, step in steps])
         for request in requests:
             self.save_request(request, row.number)
         if blobs:

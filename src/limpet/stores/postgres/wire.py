@@ -94,6 +94,7 @@ def _one(extension: Extension) -> list[bytes]:
             event.codec.encode(),
             event.key_id.encode(),
             event.body,
+            _INT8(_number(extension.steps[0])),
         ]
     except struct.error as error:
         raise SchemaViolation(f"an integer that no column can store: {error}") from error
@@ -124,7 +125,13 @@ def _all(extensions: Sequence[Extension]) -> list[bytes]:
         texts([event.key_id for event in events]),
         byte_strings([event.body for event in events]),
         hashes([event.hash for event in events]),
+        integers([_number(step) for each in extensions for step in each.steps]),
     ]
+
+
+def _number(step: int | None) -> int:
+    """Return -1 for None, since an array without nulls is shorter."""
+    return -1 if step is None else step
 
 
 def integers(values: Sequence[int]) -> bytes:

@@ -33,9 +33,10 @@ from limpet.stores.backend import Capabilities, Outcome, StoreInfo, Tables
 from limpet.stores.columns import as_text
 from limpet.stores.commit import Begin, commit, transact
 from limpet.stores.connection_pool import ConnectionPool
+from limpet.stores.fork_reads import LAST
 from limpet.stores.rows import Feed, Recent
 from limpet.stores.sql_files import load
-from limpet.stores.sql_reads import LAST, SqlReads
+from limpet.stores.sql_reads import SqlReads
 from limpet.stores.sqlite.faults import Failed, Fault, error_text, failing, meaning
 from limpet.stores.sqlite.file_identity import Files
 from limpet.stores.sqlite.locks import HAVE_FLOCK, WorkerLocks, WriterQueue

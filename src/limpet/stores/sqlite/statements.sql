@@ -99,8 +99,11 @@ SET status = ?2, waits = ?3, ready_at = ?4, seq = ?5, hash = ?6, time = ?7, fenc
 WHERE number = ?1
 
 -- name: insert
-INSERT INTO limpet_events (run, seq, time, kind, version, fence, actor, codec, key_id, body, hash, command)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+INSERT INTO limpet_events (run, seq, time, kind, version, fence, actor, codec, key_id, body, hash, command, step)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+
+-- name: index_step
+UPDATE limpet_events SET step = ?3 WHERE run = ?1 AND seq = ?2 AND step IS NOT ?3
 
 -- name: event
 e.seq, e.time, e.kind, e.version, e.fence, e.actor, e.codec, e.key_id, e.body, e.hash
@@ -124,6 +127,20 @@ AND e.seq > ?2 AND e.seq < ?3 ORDER BY e.seq LIMIT ?4
 -- name: read_backwards
 SELECT {event} FROM limpet_events AS e WHERE e.run = (SELECT number FROM limpet_streams WHERE id = ?1)
 AND e.seq > ?2 AND e.seq < ?3 ORDER BY e.seq DESC LIMIT ?4
+
+-- name: read_steps
+SELECT e.step, {event} FROM limpet_events AS e WHERE e.run = (SELECT number FROM limpet_streams WHERE id = ?1)
+AND e.seq <= ?5 AND e.step IN (SELECT 0 UNION ALL SELECT * FROM (
+    SELECT DISTINCT i.step FROM limpet_events AS i WHERE i.run = (SELECT number FROM limpet_streams WHERE id = ?1)
+    AND i.step > ?2 AND i.step < ?3 AND i.seq <= ?5 ORDER BY i.step LIMIT ?4
+))
+
+-- name: read_steps_backwards
+SELECT e.step, {event} FROM limpet_events AS e WHERE e.run = (SELECT number FROM limpet_streams WHERE id = ?1)
+AND e.seq <= ?5 AND e.step IN (SELECT 0 UNION ALL SELECT * FROM (
+    SELECT DISTINCT i.step FROM limpet_events AS i WHERE i.run = (SELECT number FROM limpet_streams WHERE id = ?1)
+    AND i.step > ?2 AND i.step < ?3 AND i.seq <= ?5 ORDER BY i.step DESC LIMIT ?4
+))
 
 -- name: command
 SELECT {event} FROM limpet_events AS e WHERE e.run = ?1 AND e.command = ?2
@@ -416,6 +433,9 @@ SELECT number, CAST(id AS BLOB) FROM limpet_streams WHERE number > ?1 ORDER BY n
 
 -- name: commands
 SELECT seq, command FROM limpet_events WHERE run = ?1 AND command IS NOT NULL ORDER BY seq
+
+-- name: steps
+SELECT seq, step FROM limpet_events WHERE run = ?1 AND step IS NOT NULL ORDER BY seq
 
 -- name: drop_counters
 DELETE FROM limpet_counters

@@ -9,7 +9,7 @@ from msgspec.structs import astuple
 
 from limpet.clock import Clock
 from limpet.events import Event, Packed
-from limpet.stores.backend import Extension, SchemaViolation
+from limpet.stores.backend import EventKeys, Extension, SchemaViolation
 from limpet.stores.blobs import Blob
 from limpet.stores.columns import (
     OF_A_STREAM,
@@ -107,9 +107,9 @@ class SqliteTables:
         self._run("forget")
         if all_moved:
             rows = [
-                (number, *astuple(event)[1:], None)
+                (number, *astuple(event)[1:], None, step)
                 for number, each in zip(numbers, extensions, strict=True)
-                for event in each.events
+                for event, step in zip(each.events, each.steps, strict=True)
             ]
             self._many("insert", rows)
             self.last = extensions[-1].events[-1]
@@ -124,7 +124,7 @@ class SqliteTables:
             number = row.number
             if not self._advanced(number, wanted):
                 return None
-        self.insert(number, wanted.events)
+        self.insert(number, wanted.events, [EventKeys(step=step) for step in wanted.steps])
         return number
 
     def _advanced(self, number: int, wanted: Extension) -> bool:
@@ -139,16 +139,13 @@ class SqliteTables:
         """Update the mutable fields of a row."""
         self._run("save", row.number, *saved_columns(row))
 
-    def insert(self, number: int, events: Sequence[Event], commands: Sequence[str | None] | None = None) -> None:
-        """Insert events; `commands` has the command id of each event that is a command."""
+    def insert(self, number: int, events: Sequence[Event], keys: Sequence[EventKeys]) -> None:
+        """Insert events, each with the keys by which it is found."""
         self.last = events[-1]
-        if commands is None and len(events) == 1:
-            self._run("insert", number, *astuple(events[0])[1:], None)
+        if len(events) == 1:
+            self._run("insert", number, *astuple(events[0])[1:], *keys[0])
             return
-        ids = commands or (None,) * len(events)
-        self._many(
-            "insert", [(number, *astuple(event)[1:], command) for event, command in zip(events, ids, strict=True)]
-        )
+        self._many("insert", [(number, *astuple(event)[1:], *found) for event, found in zip(events, keys, strict=True)])
 
     def events(self, row: RunRow, after: int, limit: int) -> list[Event]:
         """Return the events after a sequence, in order."""
@@ -159,9 +156,16 @@ class SqliteTables:
         found = self._one("command", row.number, command)
         return None if found is None else Event(row.id, *found)
 
-    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int]) -> None:
+    def rewrite(
+        self,
+        row: RunRow,
+        requests: Sequence[RequestRow],
+        blobs: Sequence[int],
+        steps: Sequence[tuple[int, int | None]],
+    ) -> None:
         """Replace everything that is derived from a stream's log."""
         self._run("rewrite", *columns(row))
+        self._many("index_step", [(row.number, seq, step) for seq, step in steps])
         for name in ("drop_labels", "drop_requests"):
             self._run(name, row.number)
         self._many("add_label", [(name, value, row.number) for name, value in row.labels.items()])

@@ -1,0 +1,40 @@
+"""Load the steps of a run as views, a page at a time, without reading the log before them."""
+
+from limpet.errors import NotFound
+from limpet.state import StepView
+from limpet.state.log_view import LogView
+from limpet.stores import Store
+from limpet.stores.fork_reads import LAST, StepRange
+
+__all__ = ["load_log_view", "load_step", "load_steps", "no_step"]
+
+
+async def load_steps(store: Store, run: str, steps: StepRange) -> list[StepView]:
+    """Return steps by number: the first of a range, or the last of it, the newest first."""
+    view = LogView()
+    for event in await store.read_steps(run, steps):
+        view.add(event, store.decode(event))
+    return [view.steps[number] for number in sorted(view.steps, reverse=steps.backwards)]
+
+
+async def load_step(store: Store, run: str, number: int, *, upto: int = LAST) -> StepView:
+    """Return one step. Raises NotFound."""
+    found = await load_steps(store, run, StepRange(after=number - 1, before=number + 1, upto=upto))
+    if not found:
+        raise no_step(run, number, (await store.get(run)).step)
+    return found[0]
+
+
+async def load_log_view(store: Store, run: str, *, upto: int | None = None) -> LogView:
+    """Return all steps, requests and waits of a run. Reads the whole log."""
+    view = LogView()
+    async for event in store.log(run, upto=upto):
+        view.add(event, store.decode(event))
+    return view
+
+
+def no_step(run: str, number: int, last: int) -> NotFound:
+    """Return the error for a missing step, with a note on the existing ones."""
+    error = NotFound(what="step", id=f"{run} step {number}")
+    error.add_note(f"The run has steps 1 to {last}." if last else "The run has no step yet.")
+    return error

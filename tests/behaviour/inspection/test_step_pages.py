@@ -1,0 +1,91 @@
+"""A page of steps is read without the log before it, on both databases."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from limpet.compose import open_store
+from limpet.events import AnyBody, Failure, Head, inline, seal_all
+from limpet.events import bodies as b
+from limpet.journal import load_step, load_steps
+from limpet.stores import Create, Extend, Store
+from limpet.stores.fork_reads import StepRange
+from limpet.stores.rows import WorkerRow
+from limpet.stores.sql_reads import SqlReads
+
+STEPS = 100_000
+BATCH = 10_000
+PAGE = 50
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the URL of an empty database."""
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres_schema"))
+    return f"sqlite:///{tmp_path}/limpet.db"
+
+
+async def test_a_page_reads_few_rows_wherever_it_is(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of 50 steps of 100,000 reads two rows a step; a step that was retried at the end has all its events."""
+    rows: list[int] = []
+    asked = SqlReads._all
+
+    def counted(self: SqlReads, name: str, *values: Any) -> Sequence[Sequence[Any]]:
+        found = asked(self, name, *values)
+        rows.append(len(found))
+        return found
+
+    monkeypatch.setattr(SqlReads, "_all", counted)
+    async with open_store(url) as store:
+        await write_steps(store)
+        for first in (0, 17, 49_990, STEPS - PAGE):
+            rows.clear()
+            page = await load_steps(store, "r1", StepRange(after=first, limit=PAGE))
+            assert [step.number for step in page] == list(range(first + 1, first + PAGE + 1))
+            assert sum(rows) <= 2 * PAGE + 10
+        rows.clear()
+        newest = await load_steps(store, "r1", StepRange(limit=PAGE, backwards=True))
+        assert [step.number for step in newest] == list(range(STEPS, STEPS - PAGE, -1))
+        step = await load_step(store, "r1", 7)
+        assert [attempt.status for attempt in step.attempts] == ["failed", "completed"]
+        assert step.end == 2 * STEPS + 4
+        assert sum(rows) <= 2 * PAGE + 20
+
+
+async def write_steps(store: Store) -> None:
+    """Write a run of many steps; the seventh fails first, and is retried last."""
+    await store.register(WorkerRow(id="w1", host="", agents={"a": ("1",)}, started=0, lease_until=0), lease=10**12)
+    await store.append(
+        Create(run="r1", bodies=(b.RunCreated(agent="a", agent_version="1", input=inline(None)),), actor="app")
+    )
+    [claimed] = await store.claim("w1", limit=1)
+    head = claimed.row.head
+    for first in range(1, STEPS + 1, BATCH):
+        bodies = [body for number in range(first, first + BATCH) for body in one_step(number)]
+        head = await write(store, head, claimed.row.fence, bodies)
+    await write(store, head, claimed.row.fence, [started(7, 2), b.StepCompleted(name="t#7", number=7, attempt=2)])
+
+
+async def write(store: Store, head: Head, fence: int, bodies: Sequence[AnyBody]) -> Head:
+    """Append events; return the new head."""
+    events = seal_all(head, "r1", bodies, time=1, fence=fence, actor="w1", codec=store.codec)
+    await store.append(Extend(run="r1", after=head, fence=fence, events=events))
+    return events[-1].event.head
+
+
+def one_step(number: int) -> Sequence[AnyBody]:
+    """Return the events of a step."""
+    if number == 7:
+        busy = Failure(type="builtins.OSError", message="busy")
+        return started(7), b.StepFailed(name="t#7", number=7, attempt=1, failure=busy, retry_at=9)
+    return started(number), b.StepCompleted(name=f"t#{number}", number=number, attempt=1, output=inline("ok"))
+
+
+def started(number: int, attempt: int = 1) -> b.StepStarted:
+    """Return the start of an attempt."""
+    return b.StepStarted(
+        name=f"t#{number}", tool="t", number=number, attempt=attempt, asked="", args=inline([number]), effect="none"
+    )
