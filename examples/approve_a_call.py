@@ -41,7 +41,7 @@ async def decide() -> None:
         assert request.context is not None
         print(f"{request.tool}({request.args}): {request.context.why}")
         for choice in request.context.choices:
-            print(f"- {choice.say}: {choice.causes}")
+            print(f"- {choice.answer}: {choice.effect}")
         await app.approve(request, by="ann", args={"cents": 2500})
 
 

@@ -270,6 +270,8 @@ class App:
     runs = _blocking(AsyncApp.runs)
     info = _blocking(AsyncApp.info)
     result = _blocking(AsyncApp.result)
+    show = _blocking(AsyncApp.show)
+    steps = _blocking(AsyncApp.steps)
     log = _blocking(AsyncApp.log)
     events = _blocking_iterator(AsyncApp.events)
     value = _blocking(AsyncApp.value)

@@ -439,6 +439,8 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     ),
     "state": (Example({"run": "done"}, {"before": None, "after": None, "seq": None, "at": None}),),
     "stats": (Example({}),),
+    "show": (Example({"run": "done"}),),
+    "steps": (Example({"run": "done"}, {"after": 0, "limit": 5, "newest": True}),),
     "timeline": (Example({"run": "done"}),),
     "tool_calls": (Example({"tool": "law_look"}, {"agent": None, "last": 5, "since": "1d", "where": ["order=o-1"]}),),
     "value": (Example({"payload": {"json": 1}}),),

@@ -81,7 +81,7 @@ def test_queries_forks_and_bundles_work(app: sync.App, tmp_path: Path) -> None:
     assert [each.kind for each in app.events("d-1")] == [each.kind for each in app.log("d-1")]
     assert next(app.events("d-1")).kind == "run.created"
     assert app.state("d-1", before=1).step == 0
-    assert [each.step for each in app.tool_calls("sync_double")] == [1]
+    assert [each.step.number for each in app.tool_calls("sync_double")] == [1]
     assert app.stats().runs == {"completed": 1}
     assert [each.problem for each in app.replay_all(agent="doubles")] == [None]
     app.say("c-1", "hello")

@@ -13,7 +13,7 @@ from limpet.cli.pages import next_commands, print_unserved
 from limpet.engine.execution.views import RunInfo
 from limpet.errors import NotFound
 from limpet.service import App
-from limpet.service.report import Report, report
+from limpet.service.report import Report
 from limpet.service.resolve import find_conversation, find_run, suggest_agent
 from limpet.service.views import waits_for_worker
 
@@ -61,16 +61,16 @@ def start(  # noqa: PLR0913 - all by name, and few at a time
             made = await app.start(agent, plain, **about)  # type: ignore[arg-type]
         except NotFound as error:
             raise (await suggest_agent(app.store, error) if error.what == "agent" else error) from None
-        return await report(app, made.id)
+        return await app.show(made.id)
 
     found = run_with_app(url, begin)
     if json:
-        print_json(found.info)
+        print_json(found.run)
         return
-    print_text(f"{found.info.id} is {found.info.status}")
-    if waits_for_worker(found.info):
-        print_text(f"No live worker serves {found.info.agent} {found.info.version}; the run starts when one does.")
-    for each in (*next_commands(found), f"limpet show {found.info.id}"):
+    print_text(f"{found.run.id} is {found.run.status}")
+    if waits_for_worker(found.run):
+        print_text(f"No live worker serves {found.run.agent} {found.run.version}; the run starts when one does.")
+    for each in (*next_commands(found), f"limpet show {found.run.id}"):
         print_text(f"next: {each}")
 
 

@@ -150,7 +150,7 @@ def _any(request: Request) -> Any:
     if request.kind == "ask" and request.schema:
         return _value("", request.schema, request.schema)
     for each in request.context.choices if request.context is not None else ():
-        _say(f"  {each.say}: {each.causes}")
+        _say(f"  {each.answer}: {each.effect}")
     return _json("")
 
 

@@ -80,7 +80,7 @@ def _details(request: Request, now: int) -> Iterator[tuple[str, str]]:
     yield "run", f"{request.run} of {found.agent}" + (f": {found.goal}" if found.goal else "")
     yield "input", found.input
     yield "why", found.why
-    for step in found.did[-SHOWN:]:
+    for step in found.steps[-SHOWN:]:
         yield (
             "did",
             f"{step.number} {step.tool}: {step.status} {step.error if step.status != 'completed' else step.result}",
@@ -92,8 +92,8 @@ def _details(request: Request, now: int) -> Iterator[tuple[str, str]]:
     if found.spent:
         yield "spent", ", ".join(f"{name} {number:g}" for name, number in found.spent.items())
     for choice in found.choices:
-        yield "say", f"{choice.say}: {choice.causes}"
-    yield "silence", found.silence
+        yield "answer", f"{choice.answer}: {choice.effect}"
+    yield "if unanswered", found.if_unanswered
 
 
 def question_of(request: Request) -> str:
@@ -121,7 +121,7 @@ def print_report(report: Report, now: int) -> None:
     """Print a run on one page: status, timeline, decisions, requests, the last error, and the next command."""
     out = console()
     print_pairs(out, _facts(report))
-    drawn = [*waterfall(report.steps, report.timeline, now, out)]
+    drawn = [*waterfall(report.steps, report.timeline, now, out, earlier=report.earlier_steps)]
     for line in ("", *drawn) if drawn else ():
         out.print(line, soft_wrap=True)
     made = [f"decided {each.question} {each.chosen}: {each.because}" for each in report.decisions[-DECISIONS:]]
@@ -130,7 +130,7 @@ def print_report(report: Report, now: int) -> None:
     for request in report.requests:
         out.print(f"\nasks {question_of(request)}")
         out.print(f"     {request.id}, to {', '.join(request.to)}{until(request.expires)}", soft_wrap=True)
-    if report.error is not None and report.info.status != "completed":
+    if report.error is not None and report.run.status != "completed":
         place = "" if report.error_step is None else f" (step {report.error_step})"
         out.print(f"\nlast error{place}: {clean(report.error.type)}: {clean(report.error.message)}")
     commands = [*next_commands(report)]
@@ -141,7 +141,7 @@ def print_report(report: Report, now: int) -> None:
 
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
-    info = report.info
+    info = report.run
     yield "run", info.id
     yield "agent", f"{info.agent} {info.version}"
     yield "status", info.status
@@ -159,7 +159,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
 
 def next_commands(report: Report) -> Iterator[str]:
     """Return the commands to type next: to decide, resume, follow or inspect the run."""
-    info, waits = report.info, report.info.waits_for or ""
+    info, waits = report.run, report.run.waits_for or ""
     for request in report.requests:
         yield from decide(request)
     if info.status == "failed" or waits_for_operator(info):

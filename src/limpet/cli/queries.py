@@ -18,7 +18,6 @@ from limpet.service import App
 from limpet.service.moments import Comparison, Diff, Moment
 from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo
 from limpet.service.report import Report
-from limpet.service.report import report as report_on
 from limpet.service.resolve import find_run
 from limpet.service.views import one_line
 from limpet.service.workers import AgentInfo, Stats, WorkerInfo
@@ -144,10 +143,10 @@ def calls(  # noqa: PLR0913 - all by name, and few at a time
         made = each.decision
         return {
             "run": each.run,
-            "step": str(each.step),
-            "age": about(now - each.started),
+            "step": str(each.step.number),
+            "age": about(now - each.step.started),
             "call": _call(each),
-            "status": each.status,
+            "status": each.step.status,
             "because": "" if made is None else f"{made.question} {made.chosen}: {made.because}",
         }
 
@@ -213,11 +212,12 @@ def print_found(
 
 def _call(call: CallInfo) -> str:
     """Describe a call in one line: a model by its name, a tool with its arguments."""
-    args = hide_secrets_in(call.args)
-    if call.kind == "model" and isinstance(args, dict) and isinstance(args.get("reference"), dict):
+    step = call.step
+    args = hide_secrets_in(step.args)
+    if step.kind == "model" and isinstance(args, dict) and isinstance(args.get("reference"), dict):
         args = args["reference"].get("model", "")
     shown = ", ".join(f"{name}={value!r}" for name, value in args.items()) if isinstance(args, dict) else str(args)
-    return clean(f"{call.tool}({shown if len(shown) <= LONGEST else f'{shown[:LONGEST]}…'})")
+    return clean(f"{step.tool}({shown if len(shown) <= LONGEST else f'{shown[:LONGEST]}…'})")
 
 
 def _counts(found: Stats) -> list[dict[str, str]]:
@@ -264,7 +264,7 @@ def show(run: RunId, url: Url = STORE, json: Json = False) -> None:
     """Summarise a run: status, steps, waits, errors, and the next command to type."""
 
     async def look(app: App) -> Report:
-        return await report_on(app, (await find_run(app.store, run)).id)
+        return await app.show((await find_run(app.store, run)).id)
 
     found, now = run_with_time(url, look)
     print_json(found) if json else print_report(found, now)

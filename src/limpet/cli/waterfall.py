@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from limpet.cli.output import STYLES, about, clean
-from limpet.service.report import StepInfo
+from limpet.service.steps import StepInfo, describe_failure
 from limpet.service.timeline import Span, TimelineRow
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["waterfall"]
 
-# Number of newest steps shown; the JSON has all.
+# Number of newest steps shown; `limpet steps` has all.
 MOST = 20
 # In columns: width without a terminal, minimum and maximum width of bars, minimum width of names.
 WIDTH, SHORTEST, LONGEST, NAME = 80, 8, 40, 12
@@ -78,12 +78,17 @@ class Scale:
         return inks.get(span.how, self.ink.work)
 
 
-def waterfall(steps: Sequence[StepInfo], lines: Sequence[TimelineRow], now: int, out: "Console") -> Iterator["Text"]:
-    """Return a line for each step and each noticeable wait, with errors below it."""
+def waterfall(
+    steps: Sequence[StepInfo], lines: Sequence[TimelineRow], now: int, out: "Console", *, earlier: int = 0
+) -> Iterator["Text"]:
+    """Return a line for each of the newest steps and each noticeable wait, with errors below it.
+
+    `earlier` is the number of steps before these.
+    """
     from rich.text import Text  # noqa: PLC0415 - slow to import
 
-    hidden = max(len(steps) - MOST, 0)
-    since = steps[hidden].started if hidden else 0
+    hidden, steps = earlier + max(len(steps) - MOST, 0), steps[-MOST:]
+    since = steps[0].started if hidden else 0
     drawn = [line for line in lines if (line.end or now) >= since]
     ink = LETTERS if out.options.ascii_only else BLOCKS
     scale = Scale(
@@ -94,7 +99,7 @@ def waterfall(steps: Sequence[StepInfo], lines: Sequence[TimelineRow], now: int,
     )
     if hidden:
         yield Text(f"{ink.cut} {hidden} steps before these")
-    rows = [*_rows(steps[hidden:], drawn, scale)]
+    rows = [*_rows(steps, drawn, scale)]
     if not rows:
         return
     took = about(scale.end - scale.start, exact=True)
@@ -117,9 +122,17 @@ def _rows(steps: Sequence[StepInfo], lines: Sequence[TimelineRow], scale: Scale)
 
 
 def _step(step: StepInfo, spans: Sequence[Span]) -> Row:
-    below = tuple(each for each in (step.note if step.status == "running" else "", step.error or "") if each)
+    error = "" if step.error is None else describe_failure(step.error)
+    if not error and step.status == "unknown":
+        error = f"no answer: {step.attempts[-1].reason}"
+    below = tuple(each for each in (step.note if step.status == "running" else "", error) if each)
     return Row(
-        number=str(step.number), name=step.name, status=step.status, attempts=step.attempts, spans=spans, below=below
+        number=str(step.number),
+        name=step.name,
+        status=step.status,
+        attempts=step.attempt_count,
+        spans=spans,
+        below=below,
     )
 
 

@@ -1,20 +1,22 @@
 """The brief of a request, for a quick decision: what was wanted and done, why the run stopped, what each choice causes.
 
-It is built from the log before the request. Secrets are redacted first; then long texts are cut and show their full
-length.
+It is built from the state and the steps before the request. Secrets are redacted first; then long texts are cut and
+show their full length.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 
-from limpet.events import AnyBody, Failure, Limits, Payload, Spent
+from limpet.events import Failure, Limits, Payload, Spent
 from limpet.events import bodies as b
 from limpet.redaction import hide_secrets, hide_secrets_in
 from limpet.state import RunState
+from limpet.state.log_view import StepStatus, StepView
+from limpet.state.run import Decision
 
-__all__ = ["Brief", "Choice", "Chosen", "Did", "brief"]
+__all__ = ["Brief", "BriefStep", "Choice", "Chosen", "brief"]
 
 # Maximum number of each that is shown; the newest are kept.
 STEPS, DECISIONS, ERRORS, FACTS = 20, 10, 5, 20
@@ -24,13 +26,12 @@ BEYOND = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Did:
+class BriefStep:
     """A step that the agent ran."""
 
     number: int
     tool: str
-    status: str
-    """`running`, `completed`, `failed`, `retrying` or `unknown`."""
+    status: StepStatus
     attempts: int
     result: str = ""
     error: str = ""
@@ -50,8 +51,10 @@ class Chosen:
 class Choice:
     """One possible answer to a request, and its effect."""
 
-    say: str
-    causes: str
+    answer: str
+    """The answer to give."""
+    effect: str
+    """The consequence of that answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +66,13 @@ class Brief:
     why: str
     """Why the run stopped."""
     choices: tuple[Choice, ...]
-    silence: str
-    """The consequence of no answer before the expiry."""
+    if_unanswered: str
+    """The consequence if the request expires without an answer."""
     goal: str = ""
-    did: tuple[Did, ...] = ()
-    left_out: int = 0
-    """Number of earlier steps that are not shown."""
+    steps: tuple[BriefStep, ...] = ()
+    """The last steps."""
+    earlier_steps: int = 0
+    """Number of earlier steps, which are not shown."""
     decisions: tuple[Chosen, ...] = ()
     errors: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -77,25 +81,23 @@ class Brief:
     budget: Mapping[str, float] = field(default_factory=dict)
 
 
-def brief(state: RunState, log: Iterable[AnyBody], opened: b.RequestOpened, input: str | None = None) -> Brief:
-    """Build the brief of a request from the state before it, the end of the log before it, and the request itself.
+def brief(state: RunState, steps: Sequence[StepView], opened: b.RequestOpened, input: str | None = None) -> Brief:
+    """Build the brief of a request from the state before it, the last steps before it, and the request itself.
 
     `input` is the run's input as text, if it is too large for its event.
     """
-    bodies = list(log)
-    did = _did(bodies)
     working = state.working
     return Brief(
         agent=state.agent,
         input=shown(state.input, LONG) if input is None else _cut(input, LONG),
         why=_why(opened, state),
         choices=_choices(opened),
-        silence=_silence(opened),
+        if_unanswered=_if_unanswered(opened),
         goal=hide_secrets(working.goal),
-        did=did[-STEPS:],
-        left_out=max(state.position.step - len(did[-STEPS:]), 0),
-        decisions=tuple(_chosen(body) for body in bodies if isinstance(body, b.DecisionMade))[-DECISIONS:],
-        errors=tuple(_errors(bodies))[-ERRORS:],
+        steps=tuple(_step(step) for step in steps[-STEPS:]),
+        earlier_steps=max(state.position.step - len(steps[-STEPS:]), 0),
+        decisions=tuple(_chosen(decision) for decision in state.decisions)[-DECISIONS:],
+        errors=tuple(_errors(steps))[-ERRORS:],
         facts=hide_secrets_in(
             {fact.key: _cut(bytes(fact.value).decode(), SHORT) for fact in working.known_facts[-FACTS:]}
         ),
@@ -119,43 +121,31 @@ def _cut(text: str, most: int) -> str:
     return said if len(text) <= most else f"{said[:most]}… ({len(text)} characters)"
 
 
-def _did(bodies: Sequence[AnyBody]) -> tuple[Did, ...]:
-    steps: dict[int, Did] = {}
-    for body in bodies:
-        match body:
-            case b.StepStarted():
-                steps[body.number] = Did(number=body.number, tool=body.tool, status="running", attempts=body.attempt)
-            case b.StepCompleted() if body.number in steps:
-                steps[body.number] = _now(steps[body.number], "completed", result=shown(body.output))
-            case b.StepFailed() if body.number in steps:
-                status = "failed" if body.is_final else "retrying"
-                steps[body.number] = _now(steps[body.number], status, error=_error(body.failure))
-            case b.StepUnknown() if body.number in steps:
-                error = body.reason if body.failure is None else _error(body.failure)
-                steps[body.number] = _now(steps[body.number], "unknown", error=error)
-            case b.StepResolved() if body.number in steps:
-                status = {"applied": "completed", "not_applied": "retrying", "gave_up": "failed"}[body.outcome]
-                steps[body.number] = _now(steps[body.number], status, result=shown(body.output))
-            case _:
-                pass
-    return tuple(steps[number] for number in sorted(steps))
-
-
-def _now(step: Did, status: str, *, result: str = "", error: str = "") -> Did:
-    return replace(step, status=status, result=result, error=error or step.error)
-
-
-def _chosen(body: b.DecisionMade) -> Chosen:
-    because = _cut(body.because, SHORT)
-    return Chosen(
-        question=hide_secrets(body.question), chosen=shown(body.chosen), because=because, confidence=body.confidence
+def _step(step: StepView) -> BriefStep:
+    reason = step.attempts[-1].reason if step.status == "unknown" else ""
+    return BriefStep(
+        number=step.number,
+        tool=step.tool,
+        status=step.status,
+        attempts=len(step.attempts),
+        result=shown(step.result),
+        error=_error(step.error) if step.error is not None else reason,
     )
 
 
-def _errors(bodies: Iterable[AnyBody]) -> Iterable[str]:
-    for body in bodies:
-        if isinstance(body, b.StepFailed | b.StepUnknown) and body.failure is not None:
-            yield f"step {body.number}, attempt {body.attempt}: {_error(body.failure)}"
+def _chosen(made: Decision) -> Chosen:
+    because = _cut(made.because, SHORT)
+    return Chosen(
+        question=hide_secrets(made.question), chosen=shown(made.chosen), because=because, confidence=made.confidence
+    )
+
+
+def _errors(steps: Iterable[StepView]) -> Iterable[str]:
+    """Return the errors of all attempts, in the order in which they happened."""
+    found = [(attempt.ended or 0, step.number, attempt) for step in steps for attempt in step.attempts]
+    for _, number, attempt in sorted(found, key=lambda each: each[:2]):
+        if attempt.error is not None:
+            yield f"step {number}, attempt {attempt.number}: {_error(attempt.error)}"
 
 
 def _error(failure: Failure) -> str:
@@ -211,35 +201,37 @@ def _choices(opened: b.RequestOpened) -> tuple[Choice, ...]:
     match opened.kind:
         case "approval":
             return (
-                Choice(say="approve", causes=f"{opened.tool} runs once, with exactly these arguments."),
-                Choice(say="approve with other arguments", causes=f"{opened.tool} runs once, with those."),
+                Choice(answer="approve", effect=f"{opened.tool} runs once, with exactly these arguments."),
+                Choice(answer="approve with other arguments", effect=f"{opened.tool} runs once, with those."),
                 Choice(
-                    say="reject",
-                    causes=f"{opened.tool} does not run; the agent gets the reason and continues without it.",
+                    answer="reject",
+                    effect=f"{opened.tool} does not run; the agent gets the reason and continues without it.",
                 ),
             )
         case "unknown":
             return (
-                Choice(say='{"applied": its result}', causes="The step is completed with that result."),
-                Choice(say="applied", causes="The step is completed without a known result."),
-                Choice(say="not_applied", causes="The step is retried if its `retry` allows; otherwise it has failed."),
-                Choice(say="unknown", causes="The agent gets OutcomeUnknown."),
+                Choice(answer='{"applied": its result}', effect="The step is completed with that result."),
+                Choice(answer="applied", effect="The step is completed without a known result."),
+                Choice(
+                    answer="not_applied", effect="The step is retried if its `retry` allows; otherwise it has failed."
+                ),
+                Choice(answer="unknown", effect="The agent gets OutcomeUnknown."),
             )
         case "budget":
             return (
-                Choice(say='new limits, such as {"max_steps": 50}', causes="The run continues with these limits."),
-                Choice(say="reject", causes="The step does not run, and the agent gets BudgetExceeded."),
+                Choice(answer='new limits, such as {"max_steps": 50}', effect="The run continues with these limits."),
+                Choice(answer="reject", effect="The step does not run, and the agent gets BudgetExceeded."),
             )
         case "escalation" if opened.tool is not None:
             return (
-                Choice(say="retry", causes=f"{opened.tool} is retried."),
-                Choice(say="fail", causes="The agent gets the error."),
-                Choice(say='{"result": …}', causes="The agent gets that as the step's result."),
+                Choice(answer="retry", effect=f"{opened.tool} is retried."),
+                Choice(answer="fail", effect="The agent gets the error."),
+                Choice(answer='{"result": …}', effect="The agent gets that as the step's result."),
             )
         case "compensation":
             return (
-                Choice(say="retry", causes="The compensation is retried."),
-                Choice(say="skip", causes="The step is not compensated; the others are."),
+                Choice(answer="retry", effect="The compensation is retried."),
+                Choice(answer="skip", effect="The step is not compensated; the others are."),
             )
         case _:
             return _answers(opened)
@@ -248,16 +240,16 @@ def _choices(opened: b.RequestOpened) -> tuple[Choice, ...]:
 def _answers(opened: b.RequestOpened) -> tuple[Choice, ...]:
     options = opened.options.value() if opened.options is not None and opened.options.is_inline else ()
     if options:
-        return tuple(Choice(say=str(each), causes=f"The agent continues with {each!r}.") for each in options)
+        return tuple(Choice(answer=str(each), effect=f"The agent continues with {each!r}.") for each in options)
     if opened.schema is not None and opened.schema.is_inline and opened.schema.value() == {"type": "boolean"}:
         return (
-            Choice(say="approve", causes="The agent continues with yes."),
-            Choice(say="reject", causes="The agent continues with no."),
+            Choice(answer="approve", effect="The agent continues with yes."),
+            Choice(answer="reject", effect="The agent continues with no."),
         )
-    return (Choice(say="an answer that matches the schema", causes="The agent continues with it."),)
+    return (Choice(answer="an answer that matches the schema", effect="The agent continues with it."),)
 
 
-def _silence(opened: b.RequestOpened) -> str:
+def _if_unanswered(opened: b.RequestOpened) -> str:
     if opened.expires is None:
         return "The request stays open until a person decides."
     if opened.escalate:

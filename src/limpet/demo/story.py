@@ -139,7 +139,7 @@ class _Story:
         assert request.context is not None
         rows = [("to", ", ".join(request.to)), ("why", request.context.why)]
         rows += [("chose", f"{made.chosen}, because {made.because}") for made in request.context.decisions]
-        rows += [(choice.say, choice.causes) for choice in request.context.choices if choice.say in CHOICES]
+        rows += [(choice.answer, choice.effect) for choice in request.context.choices if choice.answer in CHOICES]
         self._stage.pairs(rows)
         said = await self._answer()
         if said is None:

@@ -22,13 +22,14 @@ from limpet.events import Effects, Outside, Payload, StatePatch, digest
 from limpet.events import bodies as b
 from limpet.ids import LONGEST_ID, check_id
 from limpet.journal import load_whole
+from limpet.journal.steps import no_step
 from limpet.redaction import Redaction
 from limpet.service.conversations import last_message_at
-from limpet.service.moments import no_step
-from limpet.state import RunState
+from limpet.state import LogView, RunState, step_of
 from limpet.state.patch import Working
 from limpet.stores import Create, RunFilter, RunRow, Store, Taken
 from limpet.stores.blobs import Blob
+from limpet.stores.fork_reads import StepRange
 
 __all__ = ["ForkOptions", "make_fork", "plan_fork"]
 
@@ -37,6 +38,8 @@ _MODES = ("ask", "stub", "live")
 _KEYS = tuple(each.name for each in fields(StateChange) if each.name != "source")
 # Kinds of events at the end of a log that do not belong to the last step.
 _TAIL = ("run.", "compensation.", "cancel.", "pause.", "resume.", "risk.")
+# Number of events to read at a time from the end of a log.
+PAGE = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,20 +147,35 @@ async def _before(store: Store, row: RunRow, step: int) -> int:
     """
     if step < 1:
         raise InvalidArgument(path="at", reason="must be at least 1, the first step")
-    begun: dict[int, int] = {}
-    last = 1
-    async for event in store.log(row.id):
-        if event.kind in ("step.started", "request.opened", "run.forked"):
-            body = store.decode(event)
-            if isinstance(body, b.RunForked):  # Step numbers continue from there.
-                begun = {number: seq for number, seq in begun.items() if number <= body.step}
-            elif isinstance(body, b.StepStarted | b.RequestOpened) and body.number is not None:
-                begun.setdefault(body.number, event.seq)
-        if not event.kind.startswith(_TAIL):
-            last = event.seq
-    if step not in begun and step > max([0, *begun]) + 1:
-        raise no_step(row.id, step, max([0, *begun]))
-    return begun.get(step, last + 1) - 1
+    found = await _events_of(store, row.id, StepRange(after=step - 1, before=step + 1))
+    if found:
+        return found[0][0] - 1
+    newest = await _events_of(store, row.id, StepRange(limit=1, backwards=True))
+    last = max([row.step, *(number for _, number in newest)])
+    if step > last + 1:
+        raise no_step(row.id, step, last)
+    before = None
+    while page := await store.read(row.id, before=before, limit=PAGE, backwards=True):
+        for event in page:
+            if not event.kind.startswith(_TAIL):
+                return event.seq
+        before = page[-1].seq
+    return 1
+
+
+async def _events_of(store: Store, run: str, steps: StepRange) -> list[tuple[int, int]]:
+    """Return the sequences of the events of some steps, with their steps. What a fork does not share does not count."""
+    view, found, forked_at = LogView(), list[tuple[int, int]](), 0
+    for event in await store.read_steps(run, steps):
+        body = store.decode(event)
+        view.add(event, body)
+        number = step_of(body)
+        if isinstance(body, b.RunForked):
+            forked_at = event.seq
+        elif number is not None:
+            found.append((event.seq, number))
+    shared = {number for number, step in view.steps.items() if step.shared}
+    return [(seq, number) for seq, number in found if seq > forked_at or number in shared]
 
 
 async def make_fork(

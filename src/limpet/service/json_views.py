@@ -26,7 +26,8 @@ from limpet.service.prompts import PromptView
 from limpet.service.prune import Pruned
 from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo
 from limpet.service.replay import ReplayCheck, ReplayJson
-from limpet.service.report import FailureJson, ReportJson
+from limpet.service.report import Report
+from limpet.service.steps import StepInfo
 from limpet.service.timeline import TimelineRow
 from limpet.service.verify import Verified
 from limpet.service.workers import AgentInfo, Stats, WorkerInfo
@@ -36,7 +37,8 @@ __all__ = ["VERSION", "VIEWS", "as_json", "error_json", "fields_of", "forms", "f
 VERSION = 1
 VIEWS: Mapping[str, type] = {
     "a run, in lists": RunInfo,
-    "a report of a run": ReportJson,
+    "a report of a run": Report,
+    "a step": StepInfo,
     "an event": EventView,
     "a request to a person": Request,
     "a state of a run": MomentJson,
@@ -68,8 +70,6 @@ _NAMES: Mapping[type, str] = {
     model.ToolCall: "ModelCall",
     MomentJson: "Moment",
     ReplayJson: "Replay",
-    ReportJson: "Report",
-    FailureJson: "Failure",
 }
 _WORDS: Mapping[Any, str] = {
     str: "text",

@@ -19,12 +19,14 @@ from limpet.errors import InvalidArgument, NotFound
 from limpet.events import VOCABULARY, AnyBody, Event, Fact
 from limpet.events import bodies as b
 from limpet.events.values import encode
-from limpet.journal import load
+from limpet.journal import load, load_step
 from limpet.service.views import load_values
-from limpet.state import AgentState, RunState
+from limpet.state import AgentState, LogView, RunState, StepView
+from limpet.state.log_view import SETTLED
 from limpet.state.patch import describe_patch
 from limpet.state.patch import diff as patch_between
-from limpet.stores import RunRow, Store
+from limpet.stores import Store
+from limpet.stores.fork_reads import StepRange
 
 __all__ = [
     "Comparison",
@@ -35,13 +37,11 @@ __all__ = [
     "ValueChange",
     "compare",
     "diff",
-    "no_step",
     "point",
     "state_at",
     "until_next",
 ]
 
-PAGE = 1000
 WINDOW = 64
 _JSON = codec_of(Any)
 
@@ -189,7 +189,7 @@ async def compare(store: Store, one: str, other: str) -> Comparison:
     logs = [await _log(store, run) for run in (one, other)]
     states = [await load(store, run) for run in (one, other)]
     found = _difference(states[0].working, states[1].working)
-    steps = _changes(*(_steps(body for _, body in log) for log in logs))
+    steps = _changes(*(_steps(log) for log in logs))
     decisions = _changes(*(_decisions(body for _, body in log) for log in logs))
     spent = _changes(*(_used(state) for state in states))
     ends = ValueChange(*(f"{state.status} {shown(state.output)}".strip() for state in states))
@@ -244,28 +244,21 @@ def _changes(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> dict[Any, V
     }
 
 
-def _steps(bodies: Iterable[AnyBody]) -> dict[int, str]:
+def _steps(log: Iterable[tuple[Event, AnyBody]]) -> dict[int, str]:
     """Return each step and its outcome, as text."""
-    found: dict[int, str] = {}
-    tools: dict[int, str] = {}
-    for body in bodies:
-        match body:
-            case b.StepStarted():
-                tools[body.number] = f"{body.tool}({shown(body.args)})"
-                found[body.number] = f"{tools[body.number]} started"
-            case b.StepCompleted():
-                found[body.number] = f"{tools.get(body.number, body.name)} → {shown(body.output)}"
-            case b.StepFailed() | b.StepUnknown():
-                why = body.failure.type if body.failure is not None else "unknown"
-                found[body.number] = f"{tools.get(body.number, body.name)} ✗ {why}"
-            case b.RunForked():
-                for number, output in body.results.items():
-                    found[int(number)] = f"{tools.get(int(number), number)} → {shown(output)} (edited)"
-            case b.StepResolved():
-                found[body.number] = f"{tools.get(body.number, body.name)} {body.outcome} {shown(body.output)}".strip()
-            case _:
-                pass
-    return found
+    view = LogView()
+    for event, body in log:
+        view.add(event, body)
+    return {number: _outcome(step) for number, step in view.steps.items()}
+
+
+def _outcome(step: StepView) -> str:
+    call = f"{step.tool}({shown(step.args)})"
+    if step.status in SETTLED and step.attempts[-1].status == "completed":
+        return f"{call} → {shown(step.result)}{' (edited)' if step.edited else ''}"
+    if step.error is not None or step.status == "unknown":
+        return f"{call} ✗ {'unknown' if step.error is None else step.error.type}"
+    return f"{call} {step.status}"
 
 
 def _decisions(bodies: Iterable[AnyBody]) -> dict[str, str]:
@@ -337,7 +330,7 @@ def _describe(body: AnyBody) -> str:
 
 async def until_next(store: Store, run: str, step: int) -> int:
     """Return the last event after a step was settled and before the next step started."""
-    last = await point(store, run, Point(after=step))
+    last = await _last_event(store, run, step)
     while page := await store.read(run, after=last, limit=WINDOW):
         for event in page:
             if event.kind == "step.started":
@@ -357,9 +350,9 @@ async def point(store: Store, run: str, where: Point) -> int:
     if where.at is not None:
         return await _at(store, run, row.seq, where.at)
     if where.before is not None:
-        return (await _begun(store, row, where.before)) - 1
+        return (await load_step(store, run, where.before)).seq - 1
     if where.after is not None:
-        return await _settled(store, row, where.after)
+        return await _last_event(store, run, where.after)
     return row.seq
 
 
@@ -376,78 +369,10 @@ async def _at(store: Store, run: str, last: int, at: datetime | int) -> int:
     return low
 
 
-async def _begun(store: Store, row: RunRow, number: int) -> int:
-    """Return the event that started a step. In a fork, its own events come first: its numbers continue from the fork
-    point.
-    """
-    run, last = row.id, row.seq
-    while row.origin is not None and row.origin_at is not None:
-        try:
-            return await _started(store, run, min(row.origin_at, last), last, number)
-        except NotFound:
-            last, row = min(row.origin_at, last), await store.get(row.origin)
-    return await _started(store, run, 0, last, number)
-
-
-async def _started(store: Store, run: str, first: int, last: int, number: int) -> int:
-    """Find the start of a step by bisection, since most steps start in order; if that fails, read from the start."""
-    low, high = first, last
-    while high - low > WINDOW:
-        middle = (low + high) // 2
-        found = await _first_start(store, run, middle, WINDOW)
-        if found is None or found[1] >= number:
-            high = middle
-        else:
-            low = middle
-    for begin, most in ((max(low - WINDOW, first), 4 * WINDOW), (first, last - first)):
-        start = await _start_of(store, run, begin, most, number)
-        if start is not None:
-            return start
-    raise no_step(run, number, (await store.get(run)).step)
-
-
-def no_step(run: str, number: int, last: int) -> NotFound:
-    """Return the error for a missing step, with a note on the existing ones."""
-    error = NotFound(what="step", id=f"{run} step {number}")
-    error.add_note(f"The run has steps 1 to {last}." if last else "The run has no step yet.")
-    return error
-
-
-async def _first_start(store: Store, run: str, after: int, most: int) -> tuple[int, int] | None:
-    for event in await store.read(run, after=after, limit=most):
-        if event.kind == "step.started":
-            body = store.decode(event)
-            assert isinstance(body, b.StepStarted)
-            return event.seq, body.number
-    return None
-
-
-async def _start_of(store: Store, run: str, after: int, most: int, number: int) -> int | None:
-    end = after + most
-    while after < end and (page := await store.read(run, after=after, limit=PAGE)):
-        for event in page:
-            if event.kind == "step.started":
-                body = store.decode(event)
-                assert isinstance(body, b.StepStarted)
-                if body.number == number:
-                    return event.seq
-        after = page[-1].seq
-    return None
-
-
-_ENDS = (b.StepCompleted, b.StepFailed, b.StepUnknown, b.StepResolved)
-
-
-async def _settled(store: Store, row: RunRow, number: int) -> int:
+async def _last_event(store: Store, run: str, number: int) -> int:
     """Return the event that settled a step, or its last event so far."""
-    run, after = row.id, await _begun(store, row, number)
-    latest = after
-    while page := await store.read(run, after=after, limit=WINDOW):
-        for event in page:
-            body = store.decode(event) if event.kind.startswith("step.") else None
-            if isinstance(body, _ENDS) and body.number == number:
-                latest = event.seq
-                if not isinstance(body, b.StepUnknown) and not (isinstance(body, b.StepFailed) and not body.is_final):
-                    return latest
-        after = page[-1].seq
-    return latest
+    step = await load_step(store, run, number)
+    if step.end is not None:
+        return step.end
+    events = await store.read_steps(run, StepRange(after=number - 1, before=number + 1))
+    return max(event.seq for event in events if event.seq >= step.seq)

@@ -29,7 +29,7 @@ from limpet.service.json_views import as_json
 from limpet.service.moments import Comparison, Diff, MomentJson
 from limpet.service.prompts import PromptView
 from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo
-from limpet.service.report import ReportJson, report
+from limpet.service.report import Report
 from limpet.service.resolve import run_of
 from limpet.service.verify import Verified
 from limpet.service.workers import AgentInfo, Stats, WorkerInfo
@@ -162,9 +162,9 @@ async def runs(
 
 
 @_operation("/runs/{run}")
-async def show(app: App, run: RunId) -> ReportJson:
+async def show(app: App, run: RunId) -> Report:
     """Show a report of one run: its status, what it did, what it waits for, and its last error."""
-    return (await report(app, (await run_of(app.store, run)).id)).as_json()
+    return await app.show(run)
 
 
 @_operation("/runs/{run}/log")

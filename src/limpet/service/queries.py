@@ -5,7 +5,7 @@ since="7d")`.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -17,17 +17,18 @@ from limpet.engine.execution.views import Status
 from limpet.errors import InvalidArgument, NotFound
 from limpet.events import KINDS, AnyBody, Event, Failure, Payload
 from limpet.events import bodies as b
+from limpet.journal import load, load_step
+from limpet.service.steps import StepInfo, infos_of, plain_value
 from limpet.service.views import event_views, load_values
-from limpet.service.where_conditions import Condition, all_of
+from limpet.service.where_conditions import all_of
+from limpet.state import StepView
 from limpet.stores import Store
 
 __all__ = ["CallInfo", "DecisionInfo", "ErrorInfo", "Queries", "check_last", "check_status"]
 
 # Maximum difference between the clocks of the writers.
 SKEW = 300 * SECOND
-STEPS = ("step.started", "step.completed", "step.failed", "step.unknown", "step.resolved", "decision.made")
-STARTS = ("run.created", "run.forked")
-ERRORS = ("step.failed", "step.unknown", "step.resolved", "run.failed", "compensation.failed")
+ERRORS = ("step.failed", "step.unknown", "run.failed", "compensation.failed")
 Handled = Literal["retried", "escalated", "failed the step", "unknown", "settled", "ended the run", "left undone"]
 
 
@@ -69,34 +70,9 @@ class CallInfo:
 
     run: str
     agent: str
-    step: int
-    tool: str
-    kind: str
-    """`tool`, `model` or `read`."""
-    effect: str
-    args: Any
-    started: int
-    status: str = "running"
-    """`running`, `completed`, `failed`, `retrying` or `unknown`."""
-    attempts: int = 1
-    ended: int | None = None
-    result: Any = None
-    error: str = ""
+    step: StepInfo
     decision: DecisionInfo | None = None
     """The agent's last decision before the call."""
-
-
-@dataclass
-class _Ending:
-    """The known end of a step whose start has not been read yet."""
-
-    status: str = "running"
-    attempts: int = 0
-    ended: int | None = None
-    result: Any = None
-    error: str = ""
-    seen: bool = False
-    """Whether the outcome, which is the last event of a step, has been read."""
 
 
 def check_last(last: object) -> None:
@@ -165,15 +141,11 @@ class Queries:
     async def errors(self, *, agent: str | None) -> list[ErrorInfo]:
         """Return failures, and how each was handled."""
         found: list[ErrorInfo] = []
-        settled: set[tuple[str, int, int]] = set()
-        async for event, body in self._bodies(ERRORS):  # newest first: resolutions precede unknown outcomes
-            if isinstance(body, b.StepResolved) and body.outcome != "gave_up":
-                settled.add((event.run, body.number, body.attempt))
+        async for event, body in self._bodies(ERRORS):
             wrong, known = _failure_in(event.run, body), await self._agent(event.run)
             if wrong is not None and agent in (None, known):
                 if isinstance(body, b.StepUnknown):
-                    is_settled = (event.run, body.number, body.attempt) in settled
-                    wrong = wrong._replace(handled="settled" if is_settled else await self._handled(event, body))
+                    wrong = wrong._replace(handled=await self._handled(event, body))
                 found.append(_error(event, known, wrong))
             if len(found) >= self._last:
                 break
@@ -181,32 +153,43 @@ class Queries:
 
     async def calls(self, tool: str | None, *, where: Sequence[str], agent: str | None) -> list[CallInfo]:
         """Return calls whose arguments match all conditions, each with the decision before it."""
-        calls = _Calls(all_of(where))
-        async for event, body in self._bodies((*STEPS, *STARTS)):
-            if event.kind in STARTS:
-                calls.open.pop(event.run, None)  # no decision can be earlier
-            elif isinstance(body, b.DecisionMade):
-                if calls.needs_decision(event.run):
-                    calls.add_decision(await self._decision(event, body))
-            elif isinstance(body, b.StepStarted) and body.attempt == 1 and tool in (None, body.tool):
-                known, args = await self._agent(event.run), await self._args(body)
-                fits = agent in (None, known) and calls.holds(args) and len(calls.found) < self._last
-                if not calls.extend_found(event, body) and fits:
-                    calls.add(event, body, known, args)
-                calls.forget(event, body)
-            else:
-                calls.note(event, body)
-            if len(calls.found) >= self._last and not calls.open:
+        holds, found = all_of(where), list[CallInfo]()
+        async for event, body in self._bodies(("step.started",)):
+            assert isinstance(body, b.StepStarted)
+            if body.attempt != 1 or tool not in (None, body.tool) or agent not in (None, await self._agent(event.run)):
+                continue
+            step = await load_step(self._store, event.run, body.number)
+            if step.seq != event.seq:
+                continue  # the run failed, and was resumed: the step is found where it first started
+            if holds(await self._args(step.args)):
+                found.append(await self._call(event.run, step))
+            if len(found) >= self._last:
                 break
-        return calls.found
+        return found
+
+    async def _call(self, run: str, step: StepView) -> CallInfo:
+        [info] = await infos_of(self._store, [step])
+        made = (await load(self._store, run, at_most=step.seq)).decisions
+        return CallInfo(
+            run=run,
+            agent=await self._agent(run),
+            step=info,
+            decision=await self._decision_at(run, made[-1].seq) if made else None,
+        )
 
     async def _handled(self, event: Event, unknown: b.StepUnknown) -> Handled:
-        """Return how a step with an unknown outcome was handled, if it was not resolved explicitly."""
-        async for later in self._store.log(event.run, after=event.seq):
-            body = self._store.decode(later) if later.kind == "step.started" else None
-            if isinstance(body, b.StepStarted) and body.number == unknown.number:
-                return "retried"
-        return "unknown"
+        """Return how an attempt with an unknown outcome was handled."""
+        step = await load_step(self._store, event.run, unknown.number)
+        place = max(place for place, attempt in enumerate(step.attempts) if attempt.seq < event.seq)
+        if step.attempts[place].outcome in ("applied", "not_applied"):
+            return "settled"
+        return "retried" if place + 1 < len(step.attempts) else "unknown"
+
+    async def _decision_at(self, run: str, seq: int) -> DecisionInfo:
+        [event] = await self._store.read(run, after=seq - 1, limit=1)
+        [body] = await load_values(self._store, [self._store.decode(event)])
+        assert isinstance(body, b.DecisionMade)
+        return await self._decision(event, body)
 
     async def _decision(self, event: Event, body: b.DecisionMade) -> DecisionInfo:
         return DecisionInfo(
@@ -215,8 +198,8 @@ class Queries:
             seq=event.seq,
             time=event.time,
             question=body.question,
-            chosen=_plain(body.chosen),
-            options=_plain(body.options),
+            chosen=plain_value(body.chosen),
+            options=plain_value(body.options),
             because=body.because,
             confidence=body.confidence,
         )
@@ -230,12 +213,12 @@ class Queries:
                 return ""
         return self._agents[run]
 
-    async def _args(self, body: b.StepStarted) -> Any:
+    async def _args(self, args: Payload) -> Any:
         """Return the arguments of a call, loading them from a blob if necessary."""
         try:
-            return await self._store.unpack(body.args)
+            return await self._store.unpack(args)
         except NotFound:
-            return _plain(body.args)
+            return plain_value(args)
 
     async def _bodies(self, kinds: Sequence[str]) -> AsyncIterator[tuple[Event, AnyBody]]:
         async for page in self._pages(kinds):
@@ -251,101 +234,6 @@ class Queries:
             if page.time < self._since - SKEW:
                 return
             before = page.next
-
-
-class _Calls:
-    """Collects calls while logs are read backwards: the end of each call is read before its start."""
-
-    def __init__(self, holds: Condition) -> None:
-        self.holds = holds
-        self.found: list[CallInfo] = []
-        self.open: dict[str, list[int]] = {}
-        """Calls without their decision so far, by run."""
-        self._endings: dict[tuple[str, int], _Ending] = {}
-        self._places: dict[tuple[str, str], int] = {}
-        """Indexes in `found`, by run and identity."""
-
-    def needs_decision(self, run: str) -> bool:
-        """Return whether calls of a run still need the decision before them."""
-        return run in self.open
-
-    def add_decision(self, made: DecisionInfo) -> None:
-        """Add the decision to the calls after it."""
-        for place in self.open.pop(made.run):
-            self.found[place] = replace(self.found[place], decision=made)
-
-    def forget(self, event: Event, body: b.StepStarted) -> None:
-        """Forget the end of a step, whose start has been read."""
-        self._endings.pop((event.run, body.number), None)
-
-    def add(self, event: Event, body: b.StepStarted, agent: str, args: Any) -> None:
-        """Add a call that matches."""
-        end = self._endings.get((event.run, body.number), _Ending())
-        self._places[event.run, body.name] = len(self.found)
-        self.open.setdefault(event.run, []).append(len(self.found))
-        self.found.append(
-            CallInfo(
-                run=event.run,
-                agent=agent,
-                step=body.number,
-                tool=body.tool,
-                kind=body.kind,
-                effect=body.effect,
-                args=args,
-                started=event.time,
-                status=end.status,
-                attempts=end.attempts + 1,
-                ended=end.ended,
-                result=end.result,
-                error=end.error,
-            )
-        )
-
-    def extend_found(self, event: Event, body: b.StepStarted) -> bool:
-        """Extend a call that was already found, and return whether it was: its worker died, or its failed run was
-        resumed.
-        """
-        place = self._places.get((event.run, body.name))
-        if place is None:
-            return False
-        end, found = self._endings.get((event.run, body.number), _Ending()), self.found[place]
-        self.found[place] = replace(
-            found,
-            started=event.time,
-            attempts=found.attempts + end.attempts + 1,
-            error=found.error or end.error,
-        )
-        return True
-
-    def note(self, event: Event, body: AnyBody) -> None:
-        """Note how a call continued."""
-        assert isinstance(body, b.StepStarted | b.StepCompleted | b.StepFailed | b.StepUnknown | b.StepResolved)
-        key = (event.run, body.number)
-        if isinstance(body, b.StepStarted) and body.attempt == 1:
-            self.forget(event, body)
-            return
-        end = self._endings.setdefault(key, _Ending())
-        if isinstance(body, b.StepStarted):
-            end.attempts += 1
-            return
-        failure = None if isinstance(body, b.StepCompleted) else body.failure
-        end.error = end.error or ("" if failure is None else f"{failure.type}: {failure.message}")
-        if not end.seen:
-            end.seen, end.status = True, _status(body)
-            end.ended = event.time if end.status in ("completed", "failed") else None
-            end.result = _plain(body.output) if isinstance(body, b.StepCompleted | b.StepResolved) else None
-
-
-def _status(body: b.StepCompleted | b.StepFailed | b.StepUnknown | b.StepResolved) -> str:
-    match body:
-        case b.StepCompleted():
-            return "completed"
-        case b.StepFailed():
-            return "failed" if body.is_final else "retrying"
-        case b.StepUnknown():
-            return "unknown"
-        case b.StepResolved():
-            return {"applied": "completed", "not_applied": "retrying", "gave_up": "failed"}[body.outcome]
 
 
 class _Failed(NamedTuple):
@@ -388,13 +276,6 @@ def _error(event: Event, agent: str, wrong: _Failed) -> ErrorInfo:
         message=wrong.failure.message,
         handled=wrong.handled,
     )
-
-
-def _plain(payload: Payload | None) -> Any:
-    """Return the value of a payload; a large one as a reference to its blob."""
-    if payload is None:
-        return None
-    return payload.value() if payload.is_inline else {"blob": payload.blob, "bytes": payload.bytes}
 
 
 def _contains(value: Any, wanted: str) -> bool:

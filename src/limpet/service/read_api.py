@@ -25,8 +25,10 @@ from limpet.service.inbox import Inbox
 from limpet.service.moments import Comparison, Diff, Moment, Point, state_at
 from limpet.service.prompts import PromptView, context_of, read_prompt
 from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo, Queries, check_last, check_status
+from limpet.service.report import Report, report
 from limpet.service.resolve import each_run, run_of
 from limpet.service.settings import Settings
+from limpet.service.steps import StepInfo, step_infos
 from limpet.service.timeline import TimelineRow, timeline
 from limpet.service.verify import Verified, save_heads, verify_all, verify_one
 from limpet.service.views import event_views, run_info
@@ -42,6 +44,7 @@ from limpet.service.workers import (
 )
 from limpet.state.run import Grant
 from limpet.stores import RunFilter, RunRow, Store
+from limpet.stores.fork_reads import StepRange
 from limpet.stores.store import LARGEST_PAGE
 
 __all__ = ["ReadApi"]
@@ -131,6 +134,19 @@ class ReadApi:
                 break
         fleet = await self._live_workers()
         return [run_info(row, fleet.waits_for(row)) for row in rows]
+
+    async def show(self, run: str, /) -> Report:
+        """Return a report of a run: its status, its last steps, what it waits for, and its last error."""
+        return await report(self.store, await self.info(run), tuple(await self.inbox(run=run)))
+
+    async def steps(self, run: str, /, *, after: int = 0, limit: int = 50, newest: bool = False) -> list[StepInfo]:
+        """Return steps of a run with numbers above `after`, by number; `newest` returns the last ones, newest first.
+
+        `limit` is their maximum number. Only these steps are read, wherever they are in the log.
+        """
+        check_last(limit)
+        id = (await run_of(self.store, run)).id
+        return await step_infos(self.store, id, StepRange(after=after, limit=limit, backwards=newest))
 
     async def log(self, run: str, /) -> list[EventView]:
         """Return all events of a run."""

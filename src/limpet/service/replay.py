@@ -20,6 +20,7 @@ from limpet.errors import InvalidArgument, LimpetError, NotFound, StepFailed
 from limpet.events import Event, blobs_of
 from limpet.events import bodies as b
 from limpet.ids import RandomIds
+from limpet.journal import load_step
 from limpet.service.moments import Point, point
 from limpet.service.views import Ended, read_end
 from limpet.state import AgentState
@@ -278,29 +279,22 @@ def _step_error(error: BaseException | None) -> StepFailed | None:
 
 async def _recorded_error(store: Store, run: str, number: int, upto: int) -> StepFailed | None:
     """Return the recorded error of a step, which the code handled."""
-    tool, found = "", None
     try:
-        start = await point(store, run, Point(before=number))
+        step = await load_step(store, run, number, upto=upto)
     except NotFound:
         return None
-    async for event in store.log(run, after=start):
-        if event.seq > upto:
-            break
-        body = store.decode(event) if event.kind.startswith("step.") else None
-        if isinstance(body, b.StepStarted) and body.number == number:
-            tool = body.tool
-        elif isinstance(body, b.StepCompleted | b.StepResolved) and body.number == number:
-            found = None
-        elif isinstance(body, b.StepFailed) and body.number == number:
-            found = StepFailed(
-                tool=tool,
-                number=number,
-                attempts=body.attempt,
-                error_type=body.failure.type,
-                message=body.failure.message,
-                error_types=body.failure.mro,
-            )
-    return found
+    last, failed = step.attempts[-1], [attempt for attempt in step.attempts if attempt.status == "failed"]
+    if last.status == "completed" or last.outcome is not None or not failed or failed[-1].error is None:
+        return None
+    failure = failed[-1].error
+    return StepFailed(
+        tool=step.tool,
+        number=number,
+        attempts=failed[-1].number,
+        error_type=failure.type,
+        message=failure.message,
+        error_types=failure.mro,
+    )
 
 
 def _describe(error: BaseException | None) -> str:

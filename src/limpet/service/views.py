@@ -9,23 +9,25 @@ from msgspec import UnsetType
 from msgspec.structs import replace
 
 from limpet.clock import format_time
-from limpet.context.brief import brief
+from limpet.context.brief import STEPS, brief
 from limpet.engine.execution.views import EventView as Shown
 from limpet.engine.execution.views import Request, RunInfo, Status
 from limpet.errors import BlobDamaged, InvalidArgument, NotFound
 from limpet.events import AnyBody, Event, Payload, inline
 from limpet.events import bodies as b
 from limpet.events.values import encode
-from limpet.journal import load
+from limpet.journal import load, load_steps
 from limpet.redaction import hide_secrets
-from limpet.state import Fold, Position, RunState
+from limpet.state import Position
 from limpet.stores import RequestRow, RunRow, Store
 from limpet.stores.blobs import INLINE
+from limpet.stores.fork_reads import StepRange
 
 __all__ = [
     "LIVE",
     "Ended",
     "event_views",
+    "load_payloads",
     "load_values",
     "not_a_run",
     "one_line",
@@ -41,8 +43,6 @@ LIVE: tuple[Status, ...] = ("pending", "running", "waiting")
 Ended = b.RunCompleted | b.RunFailed | b.RunCancelled
 CONVERSATION_EVENTS = b.ConversationCreated | b.ConversationForked | b.MessageAdded | b.ConversationCompacted
 
-# Number of events before a request that are searched for its context.
-RECENT = 120
 # Maximum length of an event on one line. Its body has everything.
 MAX_LINE = 400
 # Fields that are not shown on one line.
@@ -166,23 +166,33 @@ async def short_text(store: Store, payload: Payload | None) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
 
 
-async def load_values(store: Store, bodies: Sequence[AnyBody]) -> list[AnyBody]:
-    """Load the values of payloads that are stored in blobs, so that people can read them. Large ones are left as they
-    are.
-    """
-    found = [(place, _PAYLOADS[type(body)]) for place, body in enumerate(bodies) if type(body) in _PAYLOADS]
-    payloads = {place: getattr(bodies[place], name) for place, name in found}
-    small = {place: each for place, each in payloads.items() if each and not each.is_inline and each.bytes <= INLINE}
+async def load_payloads(store: Store, payloads: Sequence[Payload | None]) -> list[Payload | None]:
+    """Load payloads from their blobs, so that people can read them. Large ones are left as they are."""
+    small = {
+        place: each
+        for place, each in enumerate(payloads)
+        if each is not None and not each.is_inline and each.bytes <= INLINE
+    }
     if not small:
-        return list(bodies)
+        return list(payloads)
     try:
         values = dict(zip(small, await store.unpack_all(list(small.values())), strict=True))
-    except (BlobDamaged, NotFound):  # A damaged blob must not hide the other events; `verify` reports it.
-        return list(bodies)
-    names = dict(found)
+    except (BlobDamaged, NotFound):  # A damaged blob must not hide the others; `verify` reports it.
+        return list(payloads)
     return [
-        replace(body, **{names[place]: inline(values[place]).under(small[place].versions)}) if place in small else body
-        for place, body in enumerate(bodies)
+        inline(values[place]).under(small[place].versions) if place in small else each
+        for place, each in enumerate(payloads)
+    ]
+
+
+async def load_values(store: Store, bodies: Sequence[AnyBody]) -> list[AnyBody]:
+    """Return events with their payloads loaded from blobs. Large ones are left as they are."""
+    names = [_PAYLOADS.get(type(body)) for body in bodies]
+    payloads = [None if name is None else getattr(body, name) for name, body in zip(names, bodies, strict=True)]
+    loaded = await load_payloads(store, payloads)
+    return [
+        body if name is None or new is old else replace(body, **{name: new})
+        for body, name, old, new in zip(bodies, names, payloads, loaded, strict=True)
     ]
 
 
@@ -197,10 +207,12 @@ _PAYLOADS: Mapping[type, str] = {
 
 
 async def request_of(store: Store, row: RequestRow) -> Request:
-    """Return a request with its question, from its event, and its context, from the log before it."""
-    log, state = await _before(store, row)
-    opened = log.pop()
+    """Return a request with its question, from its event, and its context, from the state and steps before it."""
+    state = await load(store, row.run, at_most=row.seq)
+    [event] = await store.read(row.run, after=row.seq - 1, limit=1)
+    opened = store.decode(event)
     assert isinstance(opened, b.RequestOpened)
+    steps = await load_steps(store, row.run, StepRange(limit=STEPS, backwards=True, upto=row.seq))
 
     async def value(payload: Any) -> Any:
         return None if payload is None else await store.unpack(payload)
@@ -219,7 +231,7 @@ async def request_of(store: Store, row: RequestRow) -> Request:
         opened=row.opened,
         expires=row.expires,
         digest=row.digest,
-        context=brief(state, log, opened, await _first_part(store, state.input)),
+        context=brief(state, steps[::-1], opened, await _first_part(store, state.input)),
     )
 
 
@@ -230,15 +242,3 @@ async def _first_part(store: Store, payload: Payload) -> str | None:
     async for part in store.read_blob(payload.blob):
         return part.decode(errors="replace")
     return ""
-
-
-async def _before(store: Store, row: RequestRow) -> tuple[list[AnyBody], RunState]:
-    """Return the last events up to a request, and the state there."""
-    page = await store.read(row.run, before=row.seq + 1, limit=RECENT, backwards=True)
-    recent = await load_values(store, [store.decode(event) for event in reversed(page)])
-    if row.seq > RECENT:
-        return recent, await load(store, row.run, at_most=row.seq)
-    folding = Fold()
-    for event, body in zip(reversed(page), recent, strict=True):
-        folding.add(event, body)
-    return recent, folding.freeze()

@@ -497,7 +497,13 @@ class Fold:
 
     def _decision_made(self, event: Event, body: b.DecisionMade) -> None:
         self._decisions.append(
-            Decision(question=body.question, chosen=body.chosen, because=body.because, seq=event.seq)
+            Decision(
+                question=body.question,
+                chosen=body.chosen,
+                because=body.because,
+                seq=event.seq,
+                confidence=body.confidence,
+            )
         )
         self._count("decisions")
 

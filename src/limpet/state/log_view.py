@@ -42,6 +42,8 @@ class AttemptView(Part, frozen=True, kw_only=True):
 
     number: int
     """Number of the attempt, from 1. It starts again if the run failed and was resumed."""
+    seq: int
+    """Sequence of the event that started it."""
     started: int
     ended: int | None = None
     status: AttemptStatus = "running"
@@ -52,7 +54,7 @@ class AttemptView(Part, frozen=True, kw_only=True):
     retry_at: int | None = None
     """Time of the next attempt."""
     outcome: Literal["applied", "not_applied", "gave_up"] | None = None
-    """What an unknown outcome turned out to be."""
+    """The actual outcome, if it was unknown at first."""
     found_by: Literal["verify", "person", "declared", "late"] | None = None
     """How that was found out."""
     spent: Spent | None = None
@@ -101,6 +103,8 @@ class StepView(Part, frozen=True, kw_only=True):
     granted_by: str = ""
     note: str = ""
     """The tool's last progress note."""
+    fraction: float | None = None
+    """The progress that the tool last reported, from 0 to 1."""
     partial: Payload | None = None
     """The last partial value that the tool reported."""
     stubbed: bool = False
@@ -192,6 +196,7 @@ _OF_ONE_STEP = (
     b.CompensationCompleted,
     b.CompensationFailed,
     b.CompensationSkipped,
+    b.RequestOpened,
 )
 
 
@@ -204,6 +209,8 @@ class LogView:
         self.requests: dict[str, RequestView] = {}
         self.waits: list[WaitView] = []
         """Waits in the order in which they started."""
+        self.ended: int | None = None
+        """When the run ended; None if it has not, or was resumed."""
         self._open_waits: dict[str, int] = {}
         """Indexes of the waits that have not ended, by key."""
         self._is_parked = False
@@ -214,7 +221,7 @@ class LogView:
             case b.StepStarted():
                 self._step_started(event, body)
             case b.StepProgressed():
-                self._change(body.number, note=body.note, partial=body.partial)
+                self._progressed(body)
             case b.StepCompleted():
                 self._attempt_ended(event, body.number, "completed", spent=body.spent, error=body.unavailable)
                 self._change(body.number, status="completed", result=body.output, end=event.seq)
@@ -238,9 +245,8 @@ class LogView:
                 self._compensate(event, body.number, status="skipped", reason=body.reason)
             case b.RunForked():
                 self._forked(event, body)
-            case b.RunCreated() | b.ResumeRequested():
-                self._wait(event, WORKER, "worker")
-            case b.RunReleased():
+            case b.RunCreated() | b.RunReleased() | b.ResumeRequested():
+                self.ended = None
                 self._wait(event, WORKER, "worker")
             case b.RunClaimed():
                 self._is_parked = False
@@ -251,7 +257,7 @@ class LogView:
                 if any(wait.what == OPERATOR for wait in body.waits):
                     self._wait(event, OPERATOR, "operator", wake=body.wake)
             case b.RunCompleted() | b.RunFailed() | b.RunCancelled():
-                self._is_parked = False
+                self._is_parked, self.ended = False, event.time
                 for key in list(self._open_waits):
                     self._end_wait(event, key)
                 for request in [each for each in self.requests.values() if each.status == "open"]:
@@ -327,7 +333,7 @@ class LogView:
             status="running",
             args=body.args,
             error=None if before is None else before.error,
-            attempts=(*earlier, AttemptView(number=body.attempt, started=event.time)),
+            attempts=(*earlier, AttemptView(number=body.attempt, seq=event.seq, started=event.time)),
             seq=event.seq if before is None else before.seq,
             key=body.key,
             item=body.item if before is None else before.item,
@@ -369,6 +375,12 @@ class LogView:
             late=body.how == "late",
         )
 
+    def _progressed(self, body: b.StepProgressed) -> None:
+        step = self.steps.get(body.number)
+        if step is not None:
+            fraction = step.fraction if body.fraction is None else body.fraction
+            self._change(body.number, note=body.note, fraction=fraction, partial=body.partial or step.partial)
+
     def _attempt_ended(
         self, event: Event, number: int, status: AttemptStatus, *, error: Failure | None = None, **more: object
     ) -> None:
@@ -407,7 +419,7 @@ class LogView:
         for number, output in body.results.items():
             self._change(int(number), result=output, status="completed", edited=True)
         self.requests, self.waits, self._open_waits = {}, [], {}
-        self._is_parked = False
+        self._is_parked, self.ended = False, None
         self._wait(event, WORKER, "worker")
 
     # Requests and waits

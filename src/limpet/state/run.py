@@ -103,6 +103,7 @@ class Decision(Part, frozen=True, kw_only=True):
     chosen: Payload
     because: str
     seq: int
+    confidence: float | None = None
 
 
 class Signal(Part, frozen=True, kw_only=True):

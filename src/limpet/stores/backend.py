@@ -23,10 +23,10 @@ from limpet.stores.rows import (
     Feed,
     KeyRow,
     Late,
-    Page,
     Recent,
     RequestFilter,
     RequestRow,
+    RowPage,
     RunFilter,
     RunRow,
     Snapshot,
@@ -348,7 +348,7 @@ class Backend(Protocol):
     def read_steps(self, run: str, span: StepRange) -> list[Event]:
         """Return all events of some steps, and those that concern all steps, in order."""
 
-    def runs(self, where: RunFilter, before: int | None, limit: int) -> Page:
+    def runs(self, where: RunFilter, before: int | None, limit: int) -> RowPage:
         """Return matching rows with numbers below `before`, newest first."""
 
     def count(self, where: RunFilter) -> int:

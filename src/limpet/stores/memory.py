@@ -25,10 +25,10 @@ from limpet.stores.rows import (
     Feed,
     KeyRow,
     Late,
-    Page,
     Recent,
     RequestFilter,
     RequestRow,
+    RowPage,
     RunFilter,
     RunRow,
     Snapshot,
@@ -132,11 +132,11 @@ class MemoryBackend:
     def _origin(self, run: str) -> Origin | None:
         return origin_of(self._row(run))
 
-    def runs(self, where: RunFilter, before: int | None, limit: int) -> Page:
+    def runs(self, where: RunFilter, before: int | None, limit: int) -> RowPage:
         """Return matching rows with numbers below `before`, newest first."""
         matching = [row for row in self._matching(where) if before is None or row.number < before]
         rows = sorted(matching, key=lambda row: -row.number)[: limit + 1]
-        return Page(tuple(rows[:limit]), rows[limit - 1].number if len(rows) > limit else None)
+        return RowPage(tuple(rows[:limit]), rows[limit - 1].number if len(rows) > limit else None)
 
     def count(self, where: RunFilter) -> int:
         """Return the number of matching rows."""
@@ -234,10 +234,11 @@ class MemoryBackend:
         with self._lock:
             there = [(place, each) for place, each in enumerate(self._tables.everything) if each is not None]
         there = [(place, event) for place, event in there if not before or place < int(before)][-scan:]
-        found = tuple(event for _, event in reversed(there) if event.kind in kinds)
+        found = [(place, event) for place, event in reversed(there) if event.kind in kinds]
+        events, cursors = tuple(event for _, event in found), tuple(str(place) for place, _ in found)
         if len(there) < scan:
-            return Recent(found, None)
-        return Recent(found, str(there[0][0]), there[0][1].time)
+            return Recent(events, None, 0, cursors)
+        return Recent(events, str(there[0][0]), there[0][1].time, cursors)
 
     def feed_end(self) -> str:
         """Return the cursor after the last event."""

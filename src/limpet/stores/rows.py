@@ -14,11 +14,11 @@ __all__ = [
     "Feed",
     "KeyRow",
     "Late",
-    "Page",
     "Recent",
     "RequestFilter",
     "RequestRow",
     "RequestStatus",
+    "RowPage",
     "RunFilter",
     "RunRow",
     "Snapshot",
@@ -168,6 +168,8 @@ class Recent(NamedTuple):
     """None if the first event was reached."""
     time: int = 0
     """Time of the oldest event that was examined, of any kind."""
+    cursors: tuple[str, ...] = ()
+    """For each event, the cursor of older ones."""
 
 
 class Late(NamedTuple):
@@ -206,7 +208,7 @@ class RequestFilter(Part, frozen=True, kw_only=True):
     risk: str | None = None
 
 
-class Page(NamedTuple):
+class RowPage(NamedTuple):
     """Some rows, newest first, and the start of the next page."""
 
     rows: tuple[RunRow, ...]

@@ -13,9 +13,9 @@ from limpet.stores.rows import (
     ContractRow,
     KeyRow,
     Late,
-    Page,
     RequestFilter,
     RequestRow,
+    RowPage,
     RunFilter,
     RunRow,
     Snapshot,
@@ -72,7 +72,7 @@ class SqlReads(ABC):
             raise NotFound(what="run", id=run)
         return None if None in found[0] else Origin(*found[0])
 
-    def runs(self, where: RunFilter, before: int | None, limit: int) -> Page:
+    def runs(self, where: RunFilter, before: int | None, limit: int) -> RowPage:
         """Return matching rows with numbers below `before`, newest first."""
         parts, values = self._where("runs", where)
         if before is not None:
@@ -80,7 +80,7 @@ class SqlReads(ABC):
             values["before"] = before
         values["limit"] = limit + 1
         rows = [row_of(found) for found in self._search([*parts, self._sql["runs.order"]], values)]
-        return Page(tuple(rows[:limit]), rows[limit - 1].number if len(rows) > limit else None)
+        return RowPage(tuple(rows[:limit]), rows[limit - 1].number if len(rows) > limit else None)
 
     def count(self, where: RunFilter) -> int:
         """Return the number of matching rows."""

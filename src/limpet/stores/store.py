@@ -56,10 +56,10 @@ from limpet.stores.rows import (
     ContractRow,
     Feed,
     Late,
-    Page,
     Recent,
     RequestFilter,
     RequestRow,
+    RowPage,
     RunFilter,
     RunRow,
     Snapshot,
@@ -468,21 +468,21 @@ class Store:
                 return
             after = page[-1].seq
 
-    async def runs(self, where: RunFilter = EVERYTHING, *, before: int | None = None, limit: int = 50) -> Page:
+    async def runs(self, where: RunFilter = EVERYTHING, *, before: int | None = None, limit: int = 50) -> RowPage:
         """Return matching runs, newest first; pass a page's `next` as `before` for the next page."""
         _check_page(limit)
         wanted = hide_filter(self.codec, where)
         page = await self._ask(lambda: self._backend.runs(wanted, before, limit))
         rows = tuple(reveal_row(self.codec, row) for row in page.rows)
         if where.text is None or not self.codec.is_private:
-            return Page(rows, page.next)
+            return RowPage(rows, page.next)
         found = [row for row in rows if row_contains(row, where.text)]  # Hidden text is searched here.
         while len(found) < limit and page.next is not None:
             start = page.next
             page = await self._ask(lambda: self._backend.runs(wanted, start, limit))  # noqa: B023
             found += [row for each in page.rows if row_contains(row := reveal_row(self.codec, each), where.text)]
         more = page.next is not None or len(found) > limit
-        return Page(tuple(found[:limit]), found[limit - 1].number if more and len(found) >= limit else None)
+        return RowPage(tuple(found[:limit]), found[limit - 1].number if more and len(found) >= limit else None)
 
     async def count(self, where: RunFilter = EVERYTHING) -> int:
         """Return the number of matching runs."""

@@ -50,13 +50,14 @@ async def test_tool_calls_are_filtered_by_arguments_and_age(refund_tool: Any) ->
         await app.start(other, id="x")
         await app.settle()
         found = await app.tool_calls("query_refund", where=["cents>100"], since="7d")
-        assert [(each.run, each.status, each.attempts) for each in found] == [
+        assert [(each.run, each.step.status, each.step.attempt_count) for each in found] == [
             ("r950", "failed", 2),
             ("r150", "completed", 1),
         ]
         first, second = found
-        assert first.error == "limpet.NotApplied: 950 is too much"
-        assert (second.args, second.result) == ({"order": "o-150", "cents": 150}, "receipt-o-150")
+        assert first.step.error is not None
+        assert (first.step.error.type, first.step.error.message) == ("limpet.NotApplied", "950 is too much")
+        assert (second.step.args, second.step.result) == ({"order": "o-150", "cents": 150}, "receipt-o-150")
         assert [each.decision.because for each in found if each.decision] == [
             "it was 950 and broken",
             "it was 150 and broken",
@@ -211,10 +212,12 @@ async def test_a_retried_step_is_one_tool_call() -> None:
         await app.resume("r1")
         await app.settle()
         [call] = await app.tool_calls("query_retried", last=1)
-        assert (call.status, call.attempts, call.result) == ("completed", 3, "fine")
-        assert call.error == "limpet.NotApplied: no luck"
-        assert call.ended is not None
-        assert call.ended - call.started >= 86_400_000_000
+        step = call.step
+        assert (step.status, step.attempt_count, step.result) == ("completed", 3, "fine")
+        assert step.error is not None
+        assert (step.error.type, step.error.message) == ("limpet.NotApplied", "no luck")
+        assert step.ended is not None
+        assert step.ended - step.started >= 86_400_000_000
         assert call.decision is not None
         assert len(await app.tool_calls()) == 1
 

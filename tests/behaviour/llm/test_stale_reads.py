@@ -100,7 +100,7 @@ async def test_a_call_approved_days_later_runs_once_with_unchanged_data() -> Non
         assert (market.read[:1], market.sold) == (["x"], [90])
         assert (await tool_messages(app))[1] == 'A person changed the arguments to {"at":90}. sold at 90'
         [sold] = await app.tool_calls("stale_sell")
-        assert (sold.args, sold.status) == ({"at": 90}, "completed")
+        assert (sold.step.args, sold.step.status) == ({"at": 90}, "completed")
         assert await app.inbox() == []
 
 

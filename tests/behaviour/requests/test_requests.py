@@ -58,17 +58,17 @@ async def test_a_request_shows_the_context_of_the_decision() -> None:
         shown = request.context
         assert shown is not None
         assert (shown.agent, shown.input, shown.goal) == ("people_support", '"o-1"', "settle o-1")
-        assert [(step.number, step.tool, step.status) for step in shown.did] == [
+        assert [(step.number, step.tool, step.status) for step in shown.steps] == [
             (1, "desk_look", "completed"),
             (2, "desk_look", "failed"),
         ]
-        assert shown.did[0].result.endswith("characters)")
+        assert shown.steps[0].result.endswith("characters)")
         assert "LookupError: no such order" in shown.errors[0]
         assert [(made.chosen, made.because) for made in shown.decisions] == [('"full"', "arrived broken")]
         assert (shown.flags, shown.facts, shown.spent["steps"]) == (("angry",), {"customer": '"ann"'}, 2)
         assert "external_action" in shown.why
-        assert [choice.say for choice in shown.choices] == ["approve", "approve with other arguments", "reject"]
-        assert shown.silence == "The request then goes to boss."
+        assert [choice.answer for choice in shown.choices] == ["approve", "approve with other arguments", "reject"]
+        assert shown.if_unanswered == "The request then goes to boss."
 
 
 async def test_the_context_of_a_request_shows_only_the_newest_steps() -> None:
@@ -89,8 +89,8 @@ async def test_the_context_of_a_request_shows_only_the_newest_steps() -> None:
         await app.settle()
         [request] = await app.inbox()
         assert request.context is not None
-        assert [step.number for step in request.context.did] == list(range(381, 401))
-        assert request.context.left_out == 380
+        assert [step.number for step in request.context.steps] == list(range(381, 401))
+        assert request.context.earlier_steps == 380
 
 
 async def test_a_standing_approval_can_be_revoked() -> None:
@@ -269,7 +269,7 @@ async def test_channels_are_notified_of_requests(tmp_path: Path) -> None:
             assert is_genuine(secret, again["Limpet-Signature"], body, now=await app.store.now())
             sent = json.loads(body)
             assert (sent["id"], sent["tool"], sent["args"]) == (told[0].id, "desk_refund", {"order": "o-1"})
-            assert sent["context"]["choices"][0]["say"] == "approve"
+            assert sent["context"]["choices"][0]["answer"] == "approve"
             await app.reject(told[0], by="ann", because="no")
             assert await handle.result(timeout="10s") == "no: no"
             runs = {info.id: info.status for info in await app.runs(agent="limpet.notify")}

@@ -476,7 +476,7 @@ async def test_an_effect_confirmed_without_a_result_raises_output_unavailable() 
             await app.settle()
             [request] = await app.inbox()
             assert request.context is not None
-            assert "applied" in [each.say for each in request.context.choices]
+            assert "applied" in [each.answer for each in request.context.choices]
             await app.answer(request, "applied", by="ann")
         said = "Step 2 (act) was applied, but its output cannot be stored or read: no result was given."
         assert await handle.result() == said

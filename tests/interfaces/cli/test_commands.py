@@ -64,10 +64,11 @@ def test_json_of_a_run_has_the_documented_fields(url: str) -> None:
     found, forms = limpet_json("show", "order-1"), json_views.forms()
     [request] = limpet_json("show", "letter-1")["requests"]
     given = {"Report": found, "RunInfo": limpet_json("runs")[0], "StepInfo": found["steps"][0], "Request": request}
-    for name, plain in {**given, "Failure": found["error"]}.items():
+    for name, plain in {**given, "FailureInfo": found["error"]}.items():
         assert set(plain) == set(json_views.fields_of(forms[name]))
-    assert found["error"]["step"] == 1
-    assert found["steps"][0]["error"] == "builtins.ValueError: dust is not for sale"
+    assert found["error_step"] == 1
+    error = found["steps"][0]["error"]
+    assert (error["type"], error["message"]) == ("builtins.ValueError", "dust is not for sale")
 
 
 def test_commands_suggested_by_show_work(url: str) -> None:
@@ -89,7 +90,7 @@ def test_commands_suggested_by_show_work(url: str) -> None:
         [decided] = [each for each in app.log("letter-1") if each.body.get("decision") == "rejected"]
     assert decided.body["via"] == "cli"
     assert limpet("resume", "order-1").exit_code == 0
-    assert limpet_json("show", "order-1")["status"] == "pending"
+    assert limpet_json("show", "order-1")["run"]["status"] == "pending"
 
 
 @pytest.mark.parametrize(("given", "meant"), [("order", "order-2, order-1"), ("odrer-1", "order-1, order-2")])
@@ -138,7 +139,7 @@ def test_inbox_shows_the_context_and_choices_of_a_request(url: str) -> None:
     for expected in (
         ["run", "letter-1 of letter"],
         ["input", '"ann"'],
-        ["say", "red: The agent continues with 'red'."],
+        ["answer", "red: The agent continues with 'red'."],
     ):
         assert expected in lines(said)
     assert [each["run"] for each in limpet_json("inbox", "--to", "sales", "--run", "lett")] == ["letter-1"]

@@ -13,7 +13,7 @@ from limpet import agent as agent_of
 from limpet.cli.waterfall import BLOCKS, Scale, waterfall
 from limpet.clock import SECOND
 from limpet.engine.run.run import Run
-from limpet.service.report import StepInfo
+from limpet.service.steps import FailureInfo, StepInfo
 from limpet.service.timeline import Span, TimelineRow
 from tests.interfaces.cli.run_cli import LIMPET, limpet, terminal
 
@@ -92,35 +92,33 @@ def test_an_ascii_terminal_gets_ascii_bars(store: str) -> None:
 
 
 STEPS = [
-    StepInfo(number=1, name="look/fetch#1", tool="fetch", effect="none", status="completed", attempts=1, started=0),
+    StepInfo(number=1, name="look/fetch#1", tool="fetch", effect="none", status="completed", started=0),
     StepInfo(
         number=2,
         name="pay/refund#1",
         tool="refund",
         effect="once",
         status="completed",
-        attempts=2,
+        attempt_count=2,
         started=60 * SECOND,
-        error="builtins.TimeoutError: the bank does not answer",
+        error=FailureInfo(type="builtins.TimeoutError", message="the bank does not answer"),
     ),
-    StepInfo(
-        number=3, name="tell/送信#1", tool="mail", effect="once", status="running", attempts=1, started=90 * SECOND
-    ),
+    StepInfo(number=3, name="tell/送信#1", tool="mail", effect="once", status="running", started=90 * SECOND),
 ]
 LINES = [
-    TimelineRow(number=None, name="worker", spans=[Span(how="waits", start=0, end=1000)]),
-    TimelineRow(number=1, name="look/fetch#1", spans=[Span(how="completed", start=0, end=8000, at_most=True)]),
-    TimelineRow(number=None, name="person", spans=[Span(how="waits", start=8000, end=60 * SECOND)]),
+    TimelineRow(number=None, name="worker", spans=(Span(how="waits", start=0, end=1000),)),
+    TimelineRow(number=1, name="look/fetch#1", spans=(Span(how="completed", start=0, end=8000, at_most=True),)),
+    TimelineRow(number=None, name="person", spans=(Span(how="waits", start=8000, end=60 * SECOND),)),
     TimelineRow(
         number=2,
         name="pay/refund#1",
-        spans=[
+        spans=(
             Span(how="failed", start=60 * SECOND, end=70 * SECOND),
             Span(how="waits", start=70 * SECOND, end=80 * SECOND),
             Span(how="completed", start=80 * SECOND, end=90 * SECOND),
-        ],
+        ),
     ),
-    TimelineRow(number=3, name="tell/送信#1", spans=[Span(how="running", start=90 * SECOND)]),
+    TimelineRow(number=3, name="tell/送信#1", spans=(Span(how="running", start=90 * SECOND),)),
 ]
 
 
@@ -160,7 +158,7 @@ def test_the_waterfall_shows_attempts_and_waits(columns: int, expected: str) -> 
 
 def test_an_unknown_outcome_has_its_own_sign_in_the_waterfall() -> None:
     """The legend explains it."""
-    line = TimelineRow(number=1, name="look/fetch#1", spans=[Span(how="unknown", start=0, end=8 * SECOND)])
+    line = TimelineRow(number=1, name="look/fetch#1", spans=(Span(how="unknown", start=0, end=8 * SECOND),))
     out = Console(width=72, force_terminal=True, file=StringIO())
     head, drawn = (each.plain for each in waterfall(STEPS[:1], [line], 8 * SECOND, out))
     assert head == "8.0s in all: █ work  ▒ failed  ? unknown  · waits"

@@ -65,7 +65,7 @@ def test_calls_filters_by_arguments_and_shows_the_decision(store: str) -> None:
         ("refund-150", "across_refund(cents=150, order='o-150')", "completed", f"refund? full: {LONG} (150)"),
     ]
     [found] = limpet_json(*words, "--where", "order=o-150", "--agent", "across_support")
-    assert (found["result"], found["decision"]["because"]) == ("receipt-o-150", f"{LONG} (150)")
+    assert (found["step"]["result"], found["decision"]["because"]) == ("receipt-o-150", f"{LONG} (150)")
     assert limpet("calls", "across_refund", "--agent", "across_chat").stdout == "no matching calls\n"
     wrong = limpet("calls", "--where", "cents")
     assert (wrong.exit_code, "invalid condition" in wrong.stderr) == (2, True)

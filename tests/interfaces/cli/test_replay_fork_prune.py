@@ -64,7 +64,7 @@ def test_fork_accepts_facts_goal_and_input(url: str, tmp_path: Path) -> None:
     assert (state["goal"], state["known_facts"][0]["value"]) == ("sell", 5)
     again = limpet("fork", "order-1", "--at", "1", "--app", APP, "--id", "again", "--effects", "stub")
     assert again.stdout == "Forked order-1 as again; it starts when a worker serves it.\n"
-    assert limpet_json("show", "again")["fork_of"] == "order-1"
+    assert limpet_json("show", "again")["run"]["fork_of"] == "order-1"
     wrong = (
         ("--at", "9"),
         ("--at", "1", "--set", "colour=5"),

@@ -26,7 +26,7 @@ def test_start_checks_the_input_and_reports_a_missing_worker(url: str) -> None:
     ]
     words = ["--session", "s-1", "--user", "ann", "--label", "team=a", "--label", "url=a=b"]
     found = limpet_json("start", "letter", "--input", '"bob"', "--id", "l-7", *words)
-    assert found == {name: value for name, value in limpet_json("show", "l-7").items() if name in found}
+    assert found == limpet_json("show", "l-7")["run"]
     assert (found["session"], found["user"], found["labels"]) == ("s-1", "ann", {"team": "a", "url": "a=b"})
     with sync.open(url, agents=[letter]) as app:
         again = limpet("start", "letter", "--input", "bob", "--id", "l-7")
@@ -108,7 +108,7 @@ def test_an_answered_run_without_a_worker_waits_for_one(url: str) -> None:
     assert done.stdout == f"Request {request['id']} answered by ann.\n{UNSERVED}"
     assert (
         limpet_json("runs", "--waiting")[0]["waits_for"]
-        == limpet_json("show", "letter-1")["waits_for"]
+        == limpet_json("show", "letter-1")["run"]["waits_for"]
         == "worker:letter 1"
     )
     said = limpet("show", "letter-1").stdout
@@ -143,7 +143,7 @@ def test_a_run_of_a_dead_worker_waits_for_another(tmp_path: Path, monkeypatch: p
             await store.register(WorkerRow(id="w2", agents={"a": ("1",)}), lease=3_600_000_000)
 
     asyncio.run(register_worker())
-    assert limpet_json("show", "r1")["waits_for"] is None
+    assert limpet_json("show", "r1")["run"]["waits_for"] is None
 
 
 def test_resuming_a_completed_run_reports_that_it_has_completed(url: str) -> None:

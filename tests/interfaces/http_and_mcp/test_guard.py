@@ -252,7 +252,7 @@ async def test_the_api_can_be_mounted_in_another_application(url: str) -> None:
         closed = await client.get("/limpet/v1/runs", headers=GOOD)
         assert (closed.status_code, "not open" in closed.json()["message"]) == (503, True)
         async with runs:
-            assert (await client.get("/limpet/v1/runs/refund-50", headers=GOOD)).json()["id"] == "refund-50"
+            assert (await client.get("/limpet/v1/runs/refund-50", headers=GOOD)).json()["run"]["id"] == "refund-50"
             assert (await client.get("/limpet/v1/runs/refund-50")).status_code == 401
             described = (await client.get("/limpet/openapi.json", headers=GOOD)).json()
             assert described["servers"] == [{"url": "/limpet"}]

@@ -12,7 +12,6 @@ import limpet
 from limpet.redaction import hide_secrets_in
 from limpet.service.json_views import as_json, error_json
 from limpet.service.operations import OPERATIONS
-from limpet.service.report import report
 from tests.interfaces.cli.run_cli import limpet as typing
 from tests.interfaces.http_and_mcp.clients import call_json, fill, over_http, over_pipes, serving
 
@@ -24,7 +23,7 @@ QUERIES: dict[str, tuple[Any, list[str], Given]] = {
         ["--status", "failed", "--last", "5"],
         {"status": "failed", "last": 5},
     ),
-    "show": (lambda app: report(app, "refund-950"), ["refund-950"], {"run": "refund-950"}),
+    "show": (lambda app: app.show("refund-950"), ["refund-950"], {"run": "refund-950"}),
     "log": (lambda app: app.log("refund-50"), ["refund-50"], {"run": "refund-50"}),
     "state": (
         lambda app: app.state("refund-50", before=1),

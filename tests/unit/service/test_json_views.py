@@ -8,7 +8,6 @@ import pytest
 import limpet
 from limpet import testing
 from limpet.service import json_views
-from limpet.service.report import report
 
 FROZEN = Path(__file__).parents[2] / "golden" / f"json-{json_views.VERSION}.txt"
 
@@ -55,7 +54,7 @@ async def test_real_results_match_their_json_views() -> None:
         await app.settle()
         given = {
             "a run, in lists": (await app.runs())[0],
-            "a report of a run": await report(app, "r"),
+            "a report of a run": await app.show("r"),
             "an event": (await app.log("r"))[0],
             "a request to a person": (await app.inbox())[0],
             "a state of a run": await app.state("r"),

@@ -7,7 +7,7 @@ import pytest
 
 import limpet
 from limpet import Retry, RunFailed
-from limpet.service.timeline import Span, TimelineRow, timeline
+from limpet.service.timeline import TimelineRow, timeline
 
 TRIES: list[int] = []
 
@@ -86,10 +86,22 @@ async def test_a_forks_timeline_omits_the_shared_events() -> None:
         assert [line.number for line in await lines_of(app, made.id) if line.number] == []
 
 
-def test_a_step_written_in_one_append_has_a_maximum_duration() -> None:
-    """The start is unknown, and the span is marked `at_most`."""
-    line = TimelineRow(number=1, name="read#1", spans=[Span(how="completed", start=5, end=5)])
-    assert line.set_earliest_start(2)
-    assert line.spans == [Span(how="completed", start=2, end=5, at_most=True)]
-    longer = TimelineRow(number=1, name="read#1", spans=[Span(how="completed", start=4, end=5)])
-    assert not longer.set_earliest_start(2)
+async def test_a_step_recorded_with_its_end_took_at_most_the_time_before() -> None:
+    """A read is appended with its result: its start is, at the earliest, the end of the step before it."""
+
+    @limpet.tool(effect="none", name="timeline_read")
+    async def read() -> None: ...
+
+    @limpet.agent(name="timeline-reader")
+    async def reader(run: limpet.Run) -> None:
+        await run.step(timeline_send)
+        await asyncio.to_thread(int)
+        await run.step(read)
+
+    async with limpet.open("memory:", agents=[reader]) as app:
+        await app.run(reader, id="r")
+        [sent, found] = [line for line in await lines_of(app, "r") if line.number is not None]
+        events = await app.log("r")
+    [started, ended] = [each.time for each in events if each.body.get("name") == "timeline_read#1"]
+    assert [span.at_most for span in (*sent.spans, *found.spans)] == [False, started == ended]
+    assert found.start == (sent.end if started == ended else started)

@@ -6,7 +6,6 @@ import pytest
 
 import limpet
 from limpet import testing
-from limpet.service.report import report
 from limpet.service.views import MAX_LINE, one_line
 
 
@@ -44,7 +43,7 @@ async def test_a_report_summarises_input_and_output() -> None:
             [("as it is", "as it is"), ({"a": [1, "b c"]}, "{a: [1, 'b c']}"), (None, ""), ("x" * 900, f"{'x' * 300}…")]
         ):
             await app.run(echo, given, id=f"r{number}")
-            found = await report(app, f"r{number}")
+            found = await app.show(f"r{number}")
             assert (found.input, found.output) == (shown, shown)
         await app.run(echo, ["x" * 90_000], id="big")
-        assert (await report(app, "big")).output == "(90004 bytes)"
+        assert (await app.show("big")).output == "(90004 bytes)"

@@ -6,6 +6,7 @@ dropped: the code never reaches them again.
 """
 
 from dataclasses import dataclass
+from typing import assert_never
 
 from limpet.engine.definitions.upgrades import Versions
 from limpet.events import AnyBody, Event
@@ -140,7 +141,7 @@ class History:
         end = self.records[name].end if name in self.records else None
         return end is not None and all(record.seq <= end for record in self.records.values())
 
-    def learn(self, event: Event, body: AnyBody) -> None:  # noqa: C901, PLR0912 - one match
+    def learn(self, event: Event, body: AnyBody) -> None:  # noqa: C901, PLR0912, PLR0915 - one match over all kinds
         """Add the next event."""
         if isinstance(body, b.StepCompleted):  # checked first, because most events are about steps
             self._settle(event, body)
@@ -178,11 +179,6 @@ class History:
                 self.escalations.setdefault(body.request, []).append(body)
             case b.RequestExpired():
                 self.expired.setdefault(body.request, body)
-            case _:
-                self._learn_rest(event, body)
-
-    def _learn_rest(self, event: Event, body: AnyBody) -> None:  # noqa: C901, PLR0912 - one match
-        match body:
             case b.WaitEnded():
                 self._take_signal(body)
                 self._settle(event, body)
@@ -210,8 +206,20 @@ class History:
                 self.flags.append((event.seq, body.flag))
             case b.CompensationStarted() | b.CompensationSkipped():
                 self.undoing = self.undoing or body
-            case _:
+            case b.CompensationCompleted() | b.CompensationFailed() | b.StepProgressed():
                 pass
+            case b.RunCreated() | b.RunClaimed() | b.RunReleased() | b.RunWaiting():
+                pass
+            case b.RunCompleted() | b.RunCancelled() | b.CancelRequested() | b.PauseRequested():
+                pass
+            case b.GrantGiven() | b.GrantRevoked() | b.BudgetReserved() | b.BudgetExtended():
+                pass
+            case b.ExternalRead() | b.ExternalInvalidated():
+                pass
+            case b.ConversationCreated() | b.ConversationForked() | b.ConversationCompacted() | b.MessageAdded():
+                pass
+            case _:
+                assert_never(body)
 
     def _call(self, event: Event, body: b.AgentCalled) -> None:
         record = self._open(event, body)

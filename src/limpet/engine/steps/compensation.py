@@ -3,8 +3,8 @@
 The log determines what is left to undo, so any worker can continue a compensation.
 """
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from limpet.engine.definitions.call_context import Call
@@ -14,88 +14,63 @@ from limpet.engine.execution.failures import failure_of, was
 from limpet.engine.steps.attempts import within
 from limpet.engine.steps.verdict import LEAVES_NOTHING, NOTHING_APPLIED
 from limpet.engine.waits.waits import Waits
-from limpet.events import AnyBody, Failure, Payload
+from limpet.events import Failure
 from limpet.events import bodies as b
+from limpet.journal import load_log_view
 from limpet.policy.retry import Again, Attempt, Retry, decide
+from limpet.state.log_view import AttemptView, StepView
+from limpet.stores import Store
 
 __all__ = ["Compensation", "effects_to_undo"]
 
 PATIENCE = Retry(3)
 
 
-@dataclass
-class EffectToUndo:
-    """A step that may have to be undone."""
-
-    started: b.StepStarted
-    output: Payload | None = None
-    running: bool = True
-    """Whether the last attempt has no outcome yet."""
-    maybe: bool = False
-    """Whether an attempt was applied, or may have been."""
-    undone: bool = False
-    attempts: int = 0
-    """Number of attempts to undo the step."""
-    failure: Failure | None = None
-    """Failure of the last attempt to undo it, if no event followed."""
-
-    @property
-    def is_applied(self) -> bool:
-        """Whether the effect was applied, or may have been. A partial value counts as applied."""
-        return self.maybe or self.running or self.output is not None
-
-
-async def effects_to_undo(log: AsyncIterator[AnyBody]) -> list[EffectToUndo]:
-    """Return the effects in a log to undo or to mark as irreversible, last one first; empty if none can be undone."""
-    steps: dict[int, EffectToUndo] = {}
-    async for body in log:
-        _learn(steps, body)
-    found = [step for _, step in sorted(steps.items(), reverse=True) if step.is_applied and _tool(step) is not None]
+async def effects_to_undo(store: Store, run: str) -> list[StepView]:
+    """Return the effects of a run to undo or to mark as irreversible, last one first; empty if none can be undone."""
+    steps = (await load_log_view(store, run)).steps
+    applied = [step for _, step in sorted(steps.items(), reverse=True) if _may_be_applied(step)]
+    found = [step for step in applied if _tool(step) is not None]
     return found if any(_hook(step) is not None for step in found) else []
 
 
-def _learn(steps: dict[int, EffectToUndo], body: AnyBody) -> None:  # noqa: C901 - one match
-    match body:
-        case b.StepStarted():
-            if body.effect != "none" and not body.stubbed:
-                before = steps.get(body.number)
-                output, maybe = (before.output, before.maybe) if before is not None else (None, False)
-                steps[body.number] = EffectToUndo(body, output, maybe=maybe)
-        case b.StepProgressed() if body.number in steps and body.partial is not None:
-            steps[body.number].output = body.partial
-        case b.StepCompleted() | b.StepResolved() if body.number in steps:
-            step = steps[body.number]
-            step.output, step.running = body.output or step.output, False
-            step.maybe = isinstance(body, b.StepCompleted) or body.outcome != "not_applied"
-        case b.StepUnknown() if body.number in steps:
-            steps[body.number].maybe, steps[body.number].running = True, False
-        case b.StepFailed() if body.number in steps:
-            step = steps[body.number]
-            step.running, step.maybe = False, step.maybe or not _means_not_applied(step, body.failure)
-        case b.CompensationStarted() | b.CompensationFailed() if body.number in steps:
-            steps[body.number].attempts = body.attempt
-            steps[body.number].failure = body.failure if isinstance(body, b.CompensationFailed) else None
-        case b.CompensationCompleted() | b.CompensationSkipped() if body.number in steps:
-            steps[body.number].undone = True
-        case _:
-            pass
+def _may_be_applied(step: StepView) -> bool:
+    """Return whether an effect was applied, or may have been. A partial value counts as applied."""
+    if step.effect == "none" or step.stubbed or step.shared:  # a fork undoes only its own steps
+        return False
+    return step.result is not None or step.partial is not None or any(map(partial(_applied, step), _in_question(step)))
 
 
-def _tool(step: EffectToUndo) -> Tool[..., Any, Any] | None:
-    tool = find_tool(step.started.tool)
+def _in_question(step: StepView) -> Sequence[AttemptView]:
+    """Return the attempts since it was last found out that nothing had been applied."""
+    known = [place for place, attempt in enumerate(step.attempts) if attempt.outcome == "not_applied"]
+    return step.attempts[known[-1] + 1 :] if known else step.attempts
+
+
+def _applied(step: StepView, attempt: AttemptView) -> bool:
+    """Return whether an attempt was applied, or may have been: its error may mean that it was not."""
+    return attempt.status != "failed" or attempt.error is None or not _means_not_applied(step, attempt.error)
+
+
+def _is_done(step: StepView) -> bool:
+    return step.compensation is not None and step.compensation.status in ("completed", "skipped")
+
+
+def _tool(step: StepView) -> Tool[..., Any, Any] | None:
+    tool = find_tool(step.tool)
     return tool if tool is not None and (tool.hooks.compensate is not None or tool.traits.irreversible) else None
 
 
-def _hook(step: EffectToUndo) -> Any:
+def _hook(step: StepView) -> Any:
     tool = _tool(step)
     return tool.hooks.compensate if tool is not None else None
 
 
-def _means_not_applied(step: EffectToUndo, failure: Failure) -> bool:
+def _means_not_applied(step: StepView, failure: Failure) -> bool:
     """Return whether an error means that nothing was applied."""
-    tool = find_tool(step.started.tool)
+    tool = find_tool(step.tool)
     kinds = (*NOTHING_APPLIED, *(tool.traits.not_applied if tool is not None else ()))
-    return step.started.effect in LEAVES_NOTHING or any(was(failure, kind) for kind in kinds)
+    return step.effect in LEAVES_NOTHING or any(was(failure, kind) for kind in kinds)
 
 
 class Compensation:
@@ -106,14 +81,14 @@ class Compensation:
         self._waits = waits
         self._because: Failure | None = None
 
-    async def run(self, steps: list[EffectToUndo], because: Failure | None) -> None:
+    async def run(self, steps: list[StepView], because: Failure | None) -> None:
         """Undo steps one after another. The first event records the failure of the run."""
         self._because = None if self._x.history.is_undoing else because
         for step in steps:
             tool = _tool(step)
-            if step.undone or tool is None:
+            if _is_done(step) or tool is None:
                 continue
-            number = step.started.number
+            number = step.number
             if tool.hooks.compensate is None:
                 skipped = b.CompensationSkipped(number=number, reason="irreversible", because=self._first())
                 self._x.journal.add(skipped)
@@ -124,9 +99,10 @@ class Compensation:
         because, self._because = self._because, None
         return because
 
-    async def _undo(self, step: EffectToUndo, tool: Tool[..., Any, Any]) -> None:
-        x, number, attempt = self._x, step.started.number, max(step.attempts, 1)
-        failure = step.failure  # the failure of an attempt whose follow-up is not recorded yet
+    async def _undo(self, step: StepView, tool: Tool[..., Any, Any]) -> None:
+        before = step.compensation
+        x, number, attempt = self._x, step.number, 1 if before is None else max(before.attempts, 1)
+        failure = None if before is None else before.error  # of an attempt whose follow-up is not recorded yet
         if x.effects == "ask" and not await self._may_undo(tool, step):
             reason = "skipped by a person"
             x.journal.add(b.CompensationSkipped(number=number, reason=reason, because=self._first()))
@@ -150,15 +126,15 @@ class Compensation:
                 return
             attempt, failure = attempt + 1, None
 
-    async def _attempt(self, step: EffectToUndo, tool: Tool[..., Any, Any], attempt: int) -> Failure | None:
-        x, number = self._x, step.started.number
-        key = f"{step.started.key}:undo"
+    async def _attempt(self, step: StepView, tool: Tool[..., Any, Any], attempt: int) -> Failure | None:
+        x, number = self._x, step.number
+        key = f"{step.key}:undo"
         await x.append(b.CompensationStarted(number=number, attempt=attempt, key=key, because=self._first()))
-        call = Call(key, attempt, sends=key, undoes=step.started.key)
+        call = Call(key, attempt, sends=key, undoes=step.key)
         try:
-            output = step.output
+            output = step.result or step.partial
             result = None if output is None else tool.load_result(await x.unpack(output), output.versions)
-            stored = step.started.args
+            stored = step.args
             args, named = tool.unbind(tool.renew(await x.unpack(stored), stored.versions))
             assert tool.hooks.compensate is not None
             work = x.kit.perform(tool, tool.hooks.compensate, ((result, *args), named), call)
@@ -170,11 +146,11 @@ class Compensation:
         await x.append(b.CompensationCompleted(number=number, attempt=attempt))
         return None
 
-    async def _may_undo(self, tool: Tool[..., Any, Any], step: EffectToUndo) -> bool:
+    async def _may_undo(self, tool: Tool[..., Any, Any], step: StepView) -> bool:
         """Ask whether to undo a step, in a fork with effects="ask". A started compensation continues without asking."""
-        number = step.started.number
+        number = step.number
         question = f"Undo {tool.name} (step {number})?"
-        return bool(step.attempts) or await self._ask(
+        return step.compensation is not None or await self._ask(
             tool, number, f"undo/{number}/approval#1", question, ("undo", "skip")
         )
 

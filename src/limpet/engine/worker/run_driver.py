@@ -444,9 +444,7 @@ class RunDriver:
         """Undo the run's effects. Returns False if the compensation waits or was stopped."""
         if not await self._flush():
             return False
-        own = self._kit.store.log(self.run, after=self._claimed.row.origin_at or 0)  # a fork undoes only its own steps
-        log_ = (self._kit.store.decode(event) async for event in own)
-        steps = await effects_to_undo(log_)
+        steps = await effects_to_undo(self._kit.store, self.run)
         if not steps:
             return True
         x = self._execution()

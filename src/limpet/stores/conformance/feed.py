@@ -338,7 +338,7 @@ async def recent_returns_the_time_of_the_oldest_event_examined(world: World) -> 
     assert page.events == ()
     assert page.next is not None
     assert page.time > 0
-    assert await world.store.recent(("no.such",), scan=10_000) == ((), None, 0)
+    assert await world.store.recent(("no.such",), scan=10_000) == ((), None, 0, ())
     await expect(InvalidValue, world.store.recent((), before="nowhere"))
 
 

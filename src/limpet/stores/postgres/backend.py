@@ -338,7 +338,9 @@ class PostgresBackend(SqlReads):
         first = self._all("recent_from", *upto, scan - 1)
         *lowest, time = first[0] if first else (0, 0, 0)
         found = self._all("recent", *upto, *lowest, list(kinds))
-        return Recent(tuple(Event(*each) for each in found), self._place_of(*lowest) if first else None, time)
+        events = tuple(Event(*each) for _, _, *each in found)
+        cursors = tuple(self._place_of(xid, position) for xid, position, *_ in found)
+        return Recent(events, self._place_of(*lowest) if first else None, time, cursors)
 
     def feed_end(self) -> str:
         """Return the cursor after everything that can be returned now."""

@@ -571,7 +571,7 @@ WHERE (e.xid, e.position) < (%b::bigint::text::xid8, %b::bigint)
 ORDER BY e.xid DESC, e.position DESC LIMIT 1 OFFSET %b::bigint
 
 -- name: recent
-SELECT s.id, {event} FROM {schema}.events AS e JOIN {schema}.streams AS s ON s.number = e.run
+SELECT e.xid::text::bigint, e.position, s.id, {event} FROM {schema}.events AS e JOIN {schema}.streams AS s ON s.number = e.run
 WHERE (e.xid, e.position) < (%b::bigint::text::xid8, %b::bigint)
 AND (e.xid, e.position) >= (%b::bigint::text::xid8, %b::bigint) AND e.kind = ANY(%b::text[])
 ORDER BY e.xid DESC, e.position DESC

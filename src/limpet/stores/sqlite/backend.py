@@ -248,7 +248,8 @@ class SqliteBackend(SqlReads):
         first = self._all("recent_from", upto, scan - 1)
         lowest, time = first[0] if first else (0, 0)
         found = self._all("recent", upto, lowest, as_text(list(kinds)))
-        return Recent(tuple(Event(*each) for each in found), str(lowest) if first else None, time)
+        events, cursors = tuple(Event(*each) for _, *each in found), tuple(str(each[0]) for each in found)
+        return Recent(events, str(lowest) if first else None, time, cursors)
 
     def feed_end(self) -> str:
         """Return the cursor after the last event."""

@@ -382,7 +382,7 @@ WHERE e.position > ?1 ORDER BY e.position LIMIT ?2
 SELECT position, time FROM limpet_events WHERE position < ?1 ORDER BY position DESC LIMIT 1 OFFSET ?2
 
 -- name: recent
-SELECT s.id, {event} FROM limpet_events AS e JOIN limpet_streams AS s ON s.number = e.run
+SELECT e.position, s.id, {event} FROM limpet_events AS e JOIN limpet_streams AS s ON s.number = e.run
 WHERE e.position < ?1 AND e.position >= ?2 AND e.kind IN (SELECT value FROM json_each(?3)) ORDER BY e.position DESC
 
 -- name: last_position
