@@ -13,7 +13,7 @@ import pytest
 from limpet import errors
 from limpet.errors import InvalidArgument, LimpetError, RunFailed, StepFailed, Tampered
 
-SAMPLES = {str: "sample", int: 7}
+SAMPLES = {str: "sample", int: 7, float: 0.5, tuple[str, ...]: ("sample",)}
 # A hint that begins so sends the reader to look around, and says nothing to type or change.
 BANNED = re.compile(r"(Look|Check|See|Investigate|Try to|Make sure|Be careful|Please|Nothing)\b(?! to do| changed)")
 

@@ -133,7 +133,9 @@ class Journal:
         async with self._turn:
             await self._flush()
             if last_seen is not None and last_seen < self.last_seen:
-                raise StoreBusy(reason="others wrote to the run first")
+                raise StoreBusy(
+                    reason=f"others wrote to {self.run} first", fix="Retry: call `refresh` and decide again."
+                )
             done = await self._store.transact(
                 self.run,
                 after=self.head,

@@ -74,6 +74,18 @@ MISFIT = "Your answer does not fit what is asked for"
 CUT_OFF = "Your answer was cut off. Go on exactly where it ended, without repeating anything."
 CUT_CALL = "Your reply was cut off in this call, so it was not made. Say less at once."
 NOT_SUMMARISED = "the conversation was not summarised"
+AFTER_MAX_TURNS = "Set a larger max_turns=, then run `limpet resume` on the run."
+AFTER_REPEATS = (
+    "Change the instructions or the tools, then fork the run before these calls: `limpet fork RUN --at STEP`."
+)
+AFTER_CUT_OFF = (
+    "Set a larger max_reply=, or ask for a shorter answer in the instructions; "
+    "then fork the run at its last model call: `limpet fork RUN --at STEP`."
+)
+AFTER_MISFIT = (
+    "Describe the output in the instructions, or loosen output=; "
+    "then fork the run at its last model call: `limpet fork RUN --at STEP`."
+)
 
 Ask = Callable[[Prompt], Awaitable[Reply]]
 """Asks the model, as a step."""
@@ -179,7 +191,7 @@ def llm_agent(  # noqa: PLR0913 - keyword-only
             found = await loop.turn()
             if found is not None:
                 return found.value
-        raise NoProgress(agent=name, reason=f"no answer after {llm.max_turns} turns")
+        raise NoProgress(agent=name, reason=f"no answer after {llm.max_turns} turns", fix=AFTER_MAX_TURNS)
 
     drive.__annotations__ = {"run": Run[Any], "given": input, "return": output}
     drive.__doc__ = instructions
@@ -387,7 +399,9 @@ class _Loop:
         if len(last) == REPEATS and last[0] and all(each == last[0] for each in last):
             names = ", ".join(name for name, _ in last[0])
             raise NoProgress(
-                agent=self._llm.name, reason=f"the model called {names} with the same arguments {REPEATS} times"
+                agent=self._llm.name,
+                reason=f"the model called {names} with the same arguments {REPEATS} times",
+                fix=AFTER_REPEATS,
             )
 
     # Act
@@ -466,7 +480,11 @@ class _Loop:
         text, replies = _join_answer(said, reply.text)
         if reply.finish == "length":
             if replies > REPAIRS:
-                raise NoProgress(agent=self._llm.name, reason=f"the answer is still cut off after {replies} replies")
+                raise NoProgress(
+                    agent=self._llm.name,
+                    reason=f"the answer is still cut off after {replies} replies",
+                    fix=AFTER_CUT_OFF,
+                )
             await self._run.say(CUT_OFF, role="user")
             return None
         try:
@@ -475,7 +493,9 @@ class _Loop:
             reason = error.reason if isinstance(error, InvalidValue) else "it is not JSON"
             if _count_repairs(said) >= REPAIRS:
                 raise NoProgress(
-                    agent=self._llm.name, reason=f"the answer does not match its type: {reason}"
+                    agent=self._llm.name,
+                    reason=f"the answer does not match its type: {reason}",
+                    fix=AFTER_MISFIT,
                 ) from error
             how = "" if self._frame.output is None else ", with JSON only"
             await self._run.say(f"{MISFIT}: {reason}. Answer again{how}.", role="user")

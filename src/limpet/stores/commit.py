@@ -53,12 +53,12 @@ def commit(
             return outcomes
     except (_Undone, SchemaViolation, LockTimeout, StoreRefused) as broken:
         if len(batch) == 1:
-            return [_refusal(broken)]
+            return [_refusal(broken, batch[0])]
     committing([])
     return [_alone(begin, op, codec) for op in batch]
 
 
-def _refusal(broken: Exception) -> LimpetError:
+def _refusal(broken: Exception, op: writes.Op[Any]) -> LimpetError:
     match broken:
         case _Undone():
             return broken.error
@@ -67,7 +67,7 @@ def _refusal(broken: Exception) -> LimpetError:
         case LimpetError():
             return broken
         case _:
-            return _unexpected(broken)
+            return _unexpected(broken, op)
 
 
 def transact(
@@ -85,7 +85,7 @@ def transact(
             except LimpetError as refused:
                 raise _Undone(refused) from refused
             except UNEXPECTED as error:
-                raise _Undone(_unexpected(error)) from error
+                raise _Undone(_unexpected(error, op)) from error
             committing(done)
             return done
     except append.CallerError as raised:
@@ -93,7 +93,7 @@ def transact(
     except _Undone as undone:
         return undone.error
     except SchemaViolation as misfit:
-        return _unexpected(misfit)
+        return _unexpected(misfit, op)
 
 
 def _alone(begin: Begin, op: writes.Op[Any], codec: Codec) -> Outcome:
@@ -126,8 +126,8 @@ def _perform(tx: Transaction, batch: Sequence[writes.Op[Any]]) -> list[Outcome]:
             tx.bring(blobs, wanted)
         final = not (more or blobs or wanted)
         together = append.extend_all(tx, list(plans.values()), final=final) if plans else []
-    except UNEXPECTED as error:
-        raise _Undone(_unexpected(error)) from error
+    except UNEXPECTED as error:  # with more than one operation, each is repeated alone
+        raise _Undone(_unexpected(error, batch[0])) from error
     if not others:
         return together
     done = iter(together)
@@ -188,11 +188,16 @@ def _attempt(tx: Transaction, op: writes.Op[Any]) -> Outcome:
     except LimpetError as refused:
         return refused
     except UNEXPECTED as error:
-        raise _Undone(_unexpected(error)) from error
+        raise _Undone(_unexpected(error, op)) from error
 
 
-def _unexpected(error: Exception) -> InvalidAppend:
-    return InvalidAppend(run="", reason=f"{type(error).__name__}: {error}")
+def _unexpected(error: Exception, op: writes.Op[Any]) -> InvalidAppend:
+    target = op.legs[0] if isinstance(op, writes.Append) and op.legs else op
+    return InvalidAppend(
+        run=getattr(target, "run", ""),
+        reason=f"{type(op).__name__} raised {type(error).__name__}: {error}",
+        fix="Correct the arguments of your call. If you did not call the store yourself, report a bug in Limpet.",
+    )
 
 
 # Beside the log
@@ -271,10 +276,10 @@ def _load(tx: Transaction, op: writes.Load) -> RunRow:
     first, last = op.events[0], op.events[-1]
     existing = tx.tables.row(first.run)
     if existing is not None:
-        raise IdConflict(what="run", id=first.run, reason=f"by agent {existing.agent!r} with a different input")
+        raise IdConflict(what="run", id=first.run, reason=f"by agent {existing.agent!r} in this store")
     log = [(event, tx.decode(event)) for event in op.events]
     if verify(op.events, *append.chain_start(tx, first.run, log[0][1])).hash != last.hash:
-        raise Tampered(run=first.run, seq=last.seq, reason="the head does not match")
+        raise Tampered(run=first.run, seq=last.seq, reason="its hash does not follow from the events before it")
     derived = derive(0, log, tx.codec)
     tx.bring((), derived.blobs)
     tx.need(derived.blobs)

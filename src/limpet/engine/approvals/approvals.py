@@ -30,6 +30,8 @@ Kind = Literal["unknown", "budget", "escalation"]
 # Answers to the question whether an effect was applied. "unknown" is stored as the outcome "gave_up".
 OUTCOMES = ("applied", "not_applied", "unknown")
 CHOICES = ("retry", "fail")
+AFTER_EXPIRY = "Run `limpet resume` on the failed run to ask again, or catch limpet.Expired."
+AFTER_REFUSAL = "Run `limpet resume` on the failed run to ask again, or catch limpet.BudgetExceeded."
 # How often a person is asked again because the data they saw has changed.
 MAX_CHANGES = 3
 # Kinds of requests before a step starts, as they appear in identities.
@@ -286,7 +288,8 @@ class ApprovalGate:
         )
 
     def _expired(self, decided: RequestOutcome) -> Expired:
-        return Expired(request=decided.request, expired_at=decided.expires or self._x.deadline or 0)
+        expired_at = decided.expires or self._x.deadline or 0
+        return Expired(request=decided.request, expired_at=expired_at, fix=AFTER_EXPIRY)
 
     # Budgets
 
@@ -332,7 +335,7 @@ class ApprovalGate:
         """Return the error with the values that were recorded first."""
         opened = self._x.history.records[request].opened
         assert isinstance(opened, b.RequestOpened)
-        return exceeded if opened.args is None else BudgetExceeded(**opened.args.value())
+        return exceeded if opened.args is None else BudgetExceeded(**opened.args.value(), fix=AFTER_REFUSAL)
 
     async def _check_pressure(self, name: str, number: int, pressure: tuple[str, ...]) -> None:
         """Raise a risk flag once when a limit is near.

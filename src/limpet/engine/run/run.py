@@ -33,7 +33,7 @@ from limpet.engine.run.working_state import State, StateChange
 from limpet.engine.steps.steps import Steps
 from limpet.engine.waits.questions import QuestionOptions, Questions
 from limpet.engine.waits.waits import Waits
-from limpet.errors import Expired, InvalidValue
+from limpet.errors import Expired, InvalidArgument
 from limpet.events import Artifact, PlanStatus, Revision, StatePatch, inline
 from limpet.events import bodies as b
 
@@ -49,6 +49,7 @@ S = TypeVar("S", default=dict[str, Any])
 _UNDECLARED = codec_of(Any)
 # Maximum number of messages that `run.context` considers.
 MAX_MESSAGES = 500
+AFTER_TIMEOUT = "Pass a longer timeout= to `run.receive`, or catch limpet.Expired."
 
 
 class Turn:
@@ -309,7 +310,8 @@ class Run(Generic[S]):
         if ended.event is None:
             opened = self._x.history.records[verb].opened if verb in self._x.history.records else None
             until = opened.expires if isinstance(opened, b.WaitOpened) else expires
-            raise self._x.attribute_error(Expired(request=verb, expired_at=until or self._x.deadline or 0), verb)
+            expired_at = until or self._x.deadline or 0
+            raise self._x.attribute_error(Expired(request=verb, expired_at=expired_at, fix=AFTER_TIMEOUT), verb)
         received = self._x.history.commands[ended.event]
         assert isinstance(received, b.SignalReceived)
         value: T = codec_of(type).load(await self._x.unpack(received.value))
@@ -374,7 +376,7 @@ class Run(Generic[S]):
         `confidence` is a number from 0 to 1; the agent's `escalate` rule may ask a person to confirm a low one.
         """
         if choose not in over:
-            raise InvalidValue(path="choose", reason=f"{brief(choose)} is not one of the options")
+            raise InvalidArgument(path="choose", reason=f"{brief(choose)} is not one of over={brief(over)}")
         redaction = self._x.kit.store.redaction
         options = [redaction.value(_UNDECLARED.dump(each)) for each in over]
         chosen = redaction.value(_UNDECLARED.dump(choose))

@@ -47,7 +47,11 @@ from limpet.stores.blobs import Blob
 
 __all__ = ["Step", "Steps"]
 
-NO_MODEL = "this fork makes no model calls; fork with model='live' to allow them"
+NO_MODEL = "this fork makes no model calls"
+ALLOW_MODEL = "Fork the original run again, with `--model live` (in Python, model='live')."
+ANSWER_WITH_RESULT = 'Run `limpet resume` on the failed run, and answer {"applied": RESULT} when it asks again.'
+NO_RESULT = Failure(type="", message="no result was given")
+WORKER_DIED = Failure(type="", message="the worker died during the call")
 # The marker of a secret in encoded arguments.
 MARKED = MARK.encode()
 
@@ -293,7 +297,7 @@ class Steps:
         """Record a stubbed result instead of calling the tool, in a fork without live effects."""
         x, started = self._x, replace(self._started(step, attempt), stubbed=True)
         if step.tool.kind == "model":
-            await x.halt(NotStubbed(tool=step.tool.name, number=step.number, reason=NO_MODEL))
+            await x.halt(NotStubbed(tool=step.tool.name, number=step.number, reason=NO_MODEL, fix=ALLOW_MODEL))
         try:
             result, step.made_up = await self._stub_results.result(step)
             started = replace(started, made_up=step.made_up)
@@ -495,35 +499,45 @@ class Steps:
     async def _outcome(self, step: Step, settled: AnyBody) -> Any:
         match settled:
             case b.StepResolved(outcome="applied", output=None):
-                raise self._error(OutputUnavailable, step, settled.attempt, settled.failure)
+                raise self._error(
+                    OutputUnavailable, step, settled.attempt, settled.failure or NO_RESULT, fix=ANSWER_WITH_RESULT
+                )
             case b.StepCompleted(unavailable=None) | b.StepResolved(outcome="applied"):
                 assert isinstance(settled, b.StepCompleted | b.StepResolved)
-                versions = settled.output.versions if settled.output is not None else {}
-                output = await self._x.unpack(settled.output)
-                try:
-                    return step.tool.load_result(output, versions)
-                except InvalidValue as error:
-                    failure = failure_of(error)
-                    if output is None and isinstance(settled, b.StepResolved):  # answered without a result
-                        failure = replace(failure, message="no result was given")
-                    raise self._error(OutputUnavailable, step, settled.attempt, failure) from error
+                return await self._output(step, settled)
             case b.StepCompleted():
+                assert settled.unavailable is not None
                 raise self._error(OutputUnavailable, step, settled.attempt, settled.unavailable)
             case b.StepResolved():
-                raise self._error(OutcomeUnknown, step, settled.attempt, settled.failure)
+                raise self._error(OutcomeUnknown, step, settled.attempt, settled.failure or WORKER_DIED)
             case b.StepFailed():
                 raise self._error(StepFailed, step, settled.attempt, settled.failure)
             case _:
                 raise AssertionError(settled)
 
-    def _error(self, kind: type[StepFailed], step: Step, attempts: int, failure: Failure | None) -> StepFailed:
+    async def _output(self, step: Step, settled: b.StepCompleted | b.StepResolved) -> Any:
+        """Return the recorded result. Raises OutputUnavailable if it does not match the tool's type."""
+        versions = settled.output.versions if settled.output is not None else {}
+        output = await self._x.unpack(settled.output)
+        try:
+            return step.tool.load_result(output, versions)
+        except InvalidValue as error:
+            failure, fix = failure_of(error), ""
+            if isinstance(settled, b.StepResolved):
+                fix = ANSWER_WITH_RESULT
+                if output is None:  # a person answered without a result
+                    failure = replace(failure, message=NO_RESULT.message)
+            raise self._error(OutputUnavailable, step, settled.attempt, failure, fix=fix) from error
+
+    def _error(self, kind: type[StepFailed], step: Step, attempts: int, failure: Failure, **more: str) -> StepFailed:
         error = kind(
             tool=step.tool.name,
             number=step.number,
             attempts=attempts,
-            error_type=failure.type if failure else "",
-            message=failure.message if failure else "outcome unknown",
-            error_types=failure.mro if failure else (),
+            error_type=failure.type,
+            message=failure.message,
+            error_types=failure.mro,
+            **more,
         )
         return self._x.attribute_error(error, step.name)
 
