@@ -469,7 +469,7 @@ class Rejected(StepFailed):
 
 @dataclass(eq=False, repr=False)
 class OutcomeUnknown(StepFailed):
-    """It is unknown whether the step was applied, and it is not retried."""
+    """Limpet does not know whether the step was applied, and does not retry it."""
 
     code = "outcome_unknown"
     _summary = "Unknown whether step {number} ({tool}) was applied: {cause}."

@@ -172,7 +172,7 @@ async def test_what_cannot_be_handed_over_is_said() -> None:
     async with testing.app(agent, counts) as app:
         assert await app.run(agent, "count", id="r") == "sorry"
         assert "do not fit" in model.prompts[-1].messages[-1].text
-    with pytest.raises(DefinitionError, match="has another output type"):
+    with pytest.raises(DefinitionError, match="returns another type; set the same output="):
         limpet.llm_agent("seeing_wrong", model=model, instructions="x", handoffs=[numbers])
 
 

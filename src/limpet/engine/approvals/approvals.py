@@ -1,7 +1,7 @@
 """Checks before a step starts: the budget must allow it, and a person must approve it if its risk needs that.
 
-This module also asks a person about an unknown outcome. A request that belongs to a step has an identity below the
-step's, so that replay finds it.
+This module also asks a person about an unknown outcome. The name of a request that belongs to a step starts with the
+step's name, so that replay finds it.
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ class StartPermission(NamedTuple):
     args: dict[str, Any]
     """Arguments as used."""
     last_seen: int | None = None
-    """For a standing permission, the last command seen when it was checked, because it may be revoked meanwhile."""
+    """For a standing approval, the last command seen when it was checked, because it may be revoked meanwhile."""
     is_fresh: bool = False
     """Whether the data of the tool's sources was read again for this start."""
 
@@ -436,7 +436,7 @@ class ApprovalGate:
         return self.unknown_name(name) in self._x.history.records
 
     def unknown_name(self, name: str) -> str:
-        """Return the identity of the request about the outcome of a step."""
+        """Return the name in the log of the request about the outcome of a step."""
         before = self._x.history.records.get(name)
         return f"{name}/unknown#{1 + (before.resolutions if before is not None else 0)}"
 

@@ -32,7 +32,7 @@ class EffectToUndo:
     running: bool = True
     """Whether the last attempt has no outcome yet."""
     maybe: bool = False
-    """Whether an attempt was applied, or may have been."""
+    """Whether an attempt that has ended was applied, or may have been."""
     undone: bool = False
     attempts: int = 0
     """Number of attempts to undo the step."""
@@ -41,12 +41,18 @@ class EffectToUndo:
 
     @property
     def is_applied(self) -> bool:
-        """Whether the effect was applied, or may have been. A partial value counts as applied."""
+        """Whether the effect was applied or may have been: an attempt is unknown or still running, or it reported a
+        partial value.
+        """
         return self.maybe or self.running or self.output is not None
 
 
 async def effects_to_undo(log: AsyncIterator[AnyBody]) -> list[EffectToUndo]:
-    """Return the effects in a log to undo or to mark as irreversible, last one first; empty if none can be undone."""
+    """Return the effects of a run that may have been applied and that have a compensation or are irreversible.
+
+    The newest comes first; effects that were already undone are included. The list is empty if none of them has a
+    compensation.
+    """
     steps: dict[int, EffectToUndo] = {}
     async for body in log:
         _learn(steps, body)
@@ -107,7 +113,10 @@ class Compensation:
         self._because: Failure | None = None
 
     async def run(self, steps: list[EffectToUndo], because: Failure | None) -> None:
-        """Undo steps one after another. The first event records the failure of the run."""
+        """Undo the steps in the given order.
+
+        The first event that is written also stores `because`, the failure that started the compensation.
+        """
         self._because = None if self._x.history.is_undoing else because
         for step in steps:
             tool = _tool(step)

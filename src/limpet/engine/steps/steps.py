@@ -1,7 +1,8 @@
 """Steps: record the intent before the effect, make attempts durable, and return results unchanged.
 
-A step's last event tells its state: not started, running (so its worker died), to be retried, unknown, or settled. A
-loop takes it from there to its next event. So a step whose worker was killed continues like any other.
+The last event of a step determines what happens next. If it is `step.started`, the worker died during that attempt.
+`run` continues from event to event until the step is settled, so a step whose worker was killed continues like any
+other.
 """
 
 import asyncio
@@ -74,7 +75,8 @@ class Steps:
     def find(
         self, tool: Tool[..., Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str | None = None
     ) -> tuple[Step, Record | None]:
-        """Return the step that the code calls now, and its record. The step gets its identity and number here.
+        """Return the step that the code calls now, and its record. This assigns the step's name in the log and its
+        number.
 
         The arguments of a model call are not compared with the log, so that instructions can be edited.
         """
@@ -130,7 +132,8 @@ class Steps:
         opened = record.opened
         assert isinstance(opened, b.StepStarted)
         args = step.args
-        if traits.effect != "none" or opened.grant is not None:  # the arguments as used; a person may have edited them
+        if traits.effect != "none" or opened.grant is not None:
+            # An effect keeps the arguments with which it was started, because a person may have edited them.
             args = step.tool.renew(await x.unpack(opened.args), opened.args.versions)
         self._prepare(step, args)
         step.key = opened.key or step.key
@@ -168,7 +171,7 @@ class Steps:
         self._prepare(step, permit.args)
 
     def _prepare(self, step: Step, args: dict[str, Any]) -> None:
-        """Set the step's arguments as used, and its key."""
+        """Set the arguments that the tool is called with, and the step's idempotency key."""
         used = step.args_digest
         if args is not step.args:
             step.args, step.encoded = args, canonical(args)
@@ -208,13 +211,13 @@ class Steps:
         if isinstance(verdict, FindOut):
             return self._add(unknown)
         if step.tool.traits.effect != "none" or step.tool.traits.max_spend is not None:
-            self._add(unknown)  # the amount reserved for it counts as spent
+            self._add(unknown)  # # `step.unknown` charges the budget for the attempt that died.
         return await self._attempt(step, started.attempt)
 
     async def _after_not_applied(self, step: Step, resolved: b.StepResolved) -> Latest:
         """Continue after it turned out that nothing was applied.
 
-        After a death, the attempt is repeated. After an error, `retry` decides whether there is another one.
+        After a death, the attempt is repeated. After an error, `retry` decides whether another attempt follows.
         """
         retry, failure = step.tool.traits.retry, resolved.failure
         if failure is None:
@@ -242,10 +245,10 @@ class Steps:
         self._x.journal.add(body)
         return body
 
-    # One attempt
+    # # Attempts
 
     async def _attempt(self, step: Step, attempt: int, *, nothing_left: bool = False) -> Latest:
-        """Make one attempt. `nothing_left` means that earlier attempts have applied nothing."""
+        """Make one attempt. `nothing_left` means that no earlier attempt was applied."""
         x = self._x
         if x.is_late:
             raise x.deadline_error(step.name)
@@ -275,9 +278,10 @@ class Steps:
             return body
 
     async def _stale(self, step: Step, attempt: int, nothing_left: bool) -> Latest:
-        """Refuse an attempt that depends on out-of-date data.
+        """Return None if the data of the tool's sources is fresh. Otherwise refuse the attempt.
 
-        A step that started before fails, or its outcome stays unknown.
+        Raises Stale if the step never started. Fails the step if nothing was applied, else gives up with an unknown
+        outcome.
         """
         x, traits = self._x, step.tool.traits
         source = self._freshness.stale(step.tool)
@@ -311,7 +315,7 @@ class Steps:
         return body
 
     async def _record_start(self, step: Step, attempt: int) -> bool:
-        """Record the start of an attempt. Returns False if a standing permission may have been revoked."""
+        """Record the start of an attempt. Returns False if the standing approval that it uses may have been revoked."""
         x, opening = self._x, self._start_events(step, attempt)
         last_seen, step.last_seen = step.last_seen, None
         if last_seen is not None:
@@ -485,7 +489,7 @@ class Steps:
                 if record is not None and isinstance(record.settled, b.StepCompleted):
                     return record.settled
                 if last_seen is not None and last_seen < x.journal.last_seen:
-                    step.packed = None  # a standing permission may have been revoked
+                    step.packed = None  # # a standing approval may have been revoked
                     return None
             except (LeaseLost, StoreUnavailable) as error:
                 await x.halt(error)
@@ -494,7 +498,7 @@ class Steps:
                 step.grant = None  # the approval was used
                 return self._failed(step, attempt, call, error)
 
-    # Result for the code
+    # # Results
 
     async def _outcome(self, step: Step, settled: AnyBody) -> Any:
         match settled:
@@ -543,7 +547,10 @@ class Steps:
 
 
 def _checkpoint_moment(tool: Tool[..., Any, Any]) -> Moment:
-    """Return the checkpoint moment of a returning step. Replies of models are paid for, so they are always written."""
+    """Return the checkpoint moment of a step that returns.
+
+    The reply of a model is always flushed before the code continues, because it was paid for.
+    """
     if tool.kind == "model":
         return "model_returns"
     return "step_returns" if tool.traits.effect == "none" else "effect_returns"

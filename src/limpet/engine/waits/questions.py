@@ -40,7 +40,7 @@ class Questions:
         self._waits = waits
 
     def ask(self, question: str, how: QuestionOptions) -> Coroutine[Any, Any, Any]:
-        """Take the question's identity, and return a coroutine that waits for the answer."""
+        """Assign the question's name in the log, and return a coroutine that waits for the answer."""
         if unknown := set(how) - set(QuestionOptions.__annotations__):
             raise TypeError(f"ask() got unknown arguments: {', '.join(sorted(unknown))}")
         check("answer", how.get("answer", Any), type)
