@@ -178,7 +178,7 @@ class Journal:
                 note, leg = saying.prepare()
                 _check_types((note,), (leg,))
                 done = await self._send_last((note,), (leg,), blobs)
-                blobs = ()  # # The blobs are already buffered.
+                blobs = ()  # The blobs are already buffered.
                 match done:
                     case Appended():
                         saying.talk.landed(leg)

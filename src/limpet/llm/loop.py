@@ -298,7 +298,7 @@ class _Loop:
         if x.peek_name("repair") not in x.history.records and any(
             name in x.history.records for name in (x.peek_name("summary"), x.peek_name("model"), x.peek_name("said"))
         ):
-            return False  # # On replay: the turn was recorded without a repair, so none is added now.
+            return False  # On replay: the turn was recorded without a repair, so none is added now.
         missing = [each for each in context.messages if each.seq == 0]
         broken = [each.message for each in missing if await self._has_ended(each.run)]
         if broken or x.peek_name("repair") in x.history.records:

@@ -101,7 +101,7 @@ def transact(
 def _alone(begin: Begin, op: writes.Op[Any], codec: Codec) -> Outcome:
     try:
         [outcome] = commit(begin, [op], codec)
-    except StoreBusy as busy:  # # Not raised: earlier operations of the batch may already be committed.
+    except StoreBusy as busy:  # Not raised: earlier operations of the batch may already be committed.
         return busy
     return outcome
 
@@ -202,7 +202,7 @@ def _unexpected(error: Exception, op: writes.Op[Any]) -> InvalidAppend:
     )
 
 
-# # Snapshots, contracts, late results, uploads and maintenance
+# Snapshots, contracts, late results, uploads and maintenance
 
 
 def _save_snapshot(tx: Transaction, op: writes.SaveSnapshot) -> None:
@@ -229,9 +229,9 @@ def _keep_late(tx: Transaction, op: writes.KeepLate) -> None:
     tx.bring(op.blobs, references(sealed.body for sealed in op.events))
     for row, sealed in zip(rows, op.events, strict=True):
         if sealed.event.time < row.created:
-            continue  # # The event belongs to an earlier run with the same id.
+            continue  # The event belongs to an earlier run with the same id.
         if [event.hash for event in tx.tables.events(row, sealed.event.seq - 1, 1)] == [sealed.event.hash]:
-            continue  # # The event was written in time, and only its reply was lost.
+            continue  # The event was written in time, and only its reply was lost.
         tx.tables.save_late(row.number, Late(sealed.event, tx.tables.now()))
         tx.refer(row.number, [tx.blobs[blob] for blob in blobs_of(sealed.body) if blob in tx.blobs])
 

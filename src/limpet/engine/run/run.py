@@ -319,7 +319,7 @@ class Run(Generic[S]):
 
     # State
 
-    def patch(  # # noqa: PLR0913 - keyword-only; callers pass one or two
+    def patch(  # noqa: PLR0913 - keyword-only; callers pass one or two
         self,
         *,
         goal: str | None = None,
@@ -452,7 +452,7 @@ class Run(Generic[S]):
         messages = [each.spoken() for each in found]
         return slice_of(known, messages=messages, max_tokens=max_tokens, max_bytes=max_bytes)
 
-    # # Scopes, turns and versions
+    # Scopes, turns and versions
 
     def scope(self, name: str, /) -> AbstractAsyncContextManager[None]:
         """Return a context manager that gives the calls inside it their own scope; parallel branches need one each.

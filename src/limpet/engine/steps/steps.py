@@ -211,7 +211,7 @@ class Steps:
         if isinstance(verdict, FindOut):
             return self._add(unknown)
         if step.tool.traits.effect != "none" or step.tool.traits.max_spend is not None:
-            self._add(unknown)  # # `step.unknown` charges the budget for the attempt that died.
+            self._add(unknown)  # `step.unknown` charges the budget for the attempt that died.
         return await self._attempt(step, started.attempt)
 
     async def _after_not_applied(self, step: Step, resolved: b.StepResolved) -> Latest:
@@ -245,7 +245,7 @@ class Steps:
         self._x.journal.add(body)
         return body
 
-    # # Attempts
+    # Attempts
 
     async def _attempt(self, step: Step, attempt: int, *, nothing_left: bool = False) -> Latest:
         """Make one attempt. `nothing_left` means that no earlier attempt was applied."""
@@ -489,7 +489,7 @@ class Steps:
                 if record is not None and isinstance(record.settled, b.StepCompleted):
                     return record.settled
                 if last_seen is not None and last_seen < x.journal.last_seen:
-                    step.packed = None  # # a standing approval may have been revoked
+                    step.packed = None  # a standing approval may have been revoked
                     return None
             except (LeaseLost, StoreUnavailable) as error:
                 await x.halt(error)
@@ -498,7 +498,7 @@ class Steps:
                 step.grant = None  # the approval was used
                 return self._failed(step, attempt, call, error)
 
-    # # Results
+    # Results
 
     async def _outcome(self, step: Step, settled: AnyBody) -> Any:
         match settled:
