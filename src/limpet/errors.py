@@ -7,7 +7,7 @@
     ├── InvalidPatch                The patch is invalid
     ├── InvalidAnswer               The answer does not fit the request
     ├── InvalidBundle               The file is not an exported run, or it was changed
-    ├── InvalidAppend               The append is malformed
+    ├── InvalidAppend               The write is malformed
     ├── ContractError               An input or result does not match the agent's contract
     ├── NotFound                    No such run, request, worker, blob or path
     ├── IdConflict                  The id already belongs to something else
@@ -19,7 +19,7 @@
     ├── WrongCall                   A mistake in agent or tool code
     ├── HandedOff                   A call after a handoff
     ├── Divergence                  The code does not match the run's log
-    ├── Suspended                   This process no longer drives the run
+    ├── Suspended                   This process no longer executes the run
     ├── SecretWithheld              The secret was loaded from a log, which does not store its value
     │
     ├── StepFailed                  A step failed
@@ -52,7 +52,7 @@
     ├── StoreRefused                The database refused a statement
     ├── StoreUnavailable            The store accepts no work now
     │   └── StoreReplaced           The store's file was deleted or replaced while it was open
-    ├── StaleServer                 The database server is behind what this process has seen
+    ├── StaleServer                 The server is a former primary, or another database
     ├── Unsupported                 This store does not support the operation
     ├── NewerVersion                A newer version of Limpet wrote this
     ├── DamagedEvent                The event's kind and version are known, but its body does not decode
@@ -157,19 +157,23 @@ class LimpetError(Exception):
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """Its fields by name, without secrets; `fix` is not a fact, but the hint."""
+        """Fields of the error by name, with secrets masked. `fix` is left out: it is the hint."""
         return {name: value for name, value in self._fields().items() if name != "fix"}
 
     @property
     def summary(self) -> str:
         """One sentence that says what happened."""
-        return self._summary.format(**self.facts)
+        return self._summary.format(**self._shown())
 
     @property
     def hint(self) -> str:
         """Command to type or edit to make; an error with a field `fix` may carry its own hint."""
         known = self._fields()
         return str(known.get("fix") or self._hint.format(**known))
+
+    def _shown(self) -> dict[str, object]:
+        """Return the facts in the form in which the summary shows them."""
+        return dict(self.facts)
 
     def _fields(self) -> dict[str, object]:
         known: dict[str, object] = hide_secrets_in({field.name: getattr(self, field.name) for field in fields(self)})
@@ -256,13 +260,19 @@ class InvalidBundle(LimpetError):
 
 @dataclass(eq=False, repr=False)
 class InvalidAppend(LimpetError):
-    """The append is malformed: a bug in the writer."""
+    """The write is malformed: a bug in the writer. Nothing was written."""
 
     run: str
+    """Id of the run or conversation; empty if the write belongs to none."""
     reason: str
+    fix: str = ""
+    """The hint, where a better one than the default is known."""
     code = "invalid_append"
-    _summary = "Malformed append to {run}: {reason}."
+    _summary = "The store refused a write{run}: {reason}."
     _hint = "Fix the writer: seal events with seal(), from the head that the store returned."
+
+    def _shown(self) -> dict[str, object]:
+        return {**self.facts, "run": f" to {self.run}" if self.run else ""}
 
 
 @dataclass(eq=False, repr=False)
@@ -329,7 +339,7 @@ class FileFailed(LimpetError):
     """The hint, where a better one than the default is known."""
     code = "file_failed"
     _summary = "Cannot use {path}: {reason}."
-    _hint = "Pass another path, or fix this one: it must exist, be yours, and have free disk space; then retry."
+    _hint = "Pass another path, or fix this one: it must exist, be readable and writable, and have free disk space."
 
 
 @dataclass(eq=False, repr=False)
@@ -385,13 +395,13 @@ class Divergence(LimpetError):
     code = "divergence"
     _summary = "The code of {run} no longer matches its log at {verb}: {reason}. Nothing was done."
     _hint = (
-        "Restore the old code or guard the change with `run.version(...)`, then run `limpet resume {run}`. Or run "
-        "`limpet fork {run}`."
+        "Restore the old code or guard the change with `run.version(...)`, then run `limpet resume {run}`. Or continue "
+        "with the new code in a fork: `limpet fork {run} --at STEP`."
     )
 
 
 def is_named(names: Iterable[str], cls: type[BaseException] | str) -> bool:
-    """Return whether a class is among qualified names; a name may be qualified or only its end."""
+    """Return whether a class, given as such or by its qualified name or the end of that, is among qualified names."""
     if isinstance(cls, type):
         return f"{cls.__module__}.{cls.__qualname__}" in names
     return any(name == cls or name.endswith(f".{cls}") for name in names)
@@ -399,12 +409,12 @@ def is_named(names: Iterable[str], cls: type[BaseException] | str) -> bool:
 
 @dataclass(eq=False, repr=False)
 class Suspended(LimpetError):
-    """This process no longer drives the run; the call had no effect."""
+    """This process no longer executes the run; the call had no effect."""
 
     run: str
     reason: str
     code = "suspended"
-    _summary = "{run} is no longer driven in this process ({reason}); this call had no effect."
+    _summary = "This process no longer executes {run} ({reason}); this call had no effect."
     _hint = (
         "Let the function end, and call no run method in `finally`. The run continues from its log when a worker "
         "claims it."
@@ -435,11 +445,11 @@ class StepFailed(LimpetError):
     _summary = "Step {number} ({tool}) failed after {attempts} attempt{s}: {error_type}: {message}."
     _hint = "Catch limpet.StepFailed to continue without it. Or fix the cause and run `limpet resume` on the run."
 
-    @property
-    def summary(self) -> str:
-        """One sentence that says what happened; a foreign message may end with a full stop already."""
-        said = {name: each.removesuffix(".") if isinstance(each, str) else each for name, each in self.facts.items()}
-        return self._summary.format(**said, s="" if self.attempts == 1 else "s")
+    def _shown(self) -> dict[str, object]:
+        # The message of a foreign error may already end with a full stop.
+        shown = {name: each.removesuffix(".") if isinstance(each, str) else each for name, each in self.facts.items()}
+        cause = ": ".join(str(shown[name]) for name in ("error_type", "message") if shown[name])
+        return {**shown, "cause": cause, "s": "" if self.attempts == 1 else "s"}
 
     def was(self, cls: type[BaseException] | str) -> bool:
         """Return whether the error was of this class or a subclass, given as a class or by its name."""
@@ -459,20 +469,29 @@ class Rejected(StepFailed):
 
 @dataclass(eq=False, repr=False)
 class OutcomeUnknown(StepFailed):
-    """It is unknown whether the step was applied, and it is not retried."""
+    """Limpet does not know whether the step was applied, and does not retry it."""
 
     code = "outcome_unknown"
-    _summary = "Unknown whether step {number} ({tool}) was applied: {error_type}: {message}."
-    _hint = "Find out in the external system before you repeat it. Add `@{tool}.verify`, or raise `retry=`."
+    _summary = "Unknown whether step {number} ({tool}) was applied: {cause}."
+    _hint = (
+        "Find out in the external system whether {tool} was applied, then run `limpet resume` on the failed run: it "
+        "asks for the outcome, or repeats an idempotent tool. Or catch limpet.OutcomeUnknown. `@{tool}.verify` "
+        "automates the check."
+    )
 
 
 @dataclass(eq=False, repr=False)
 class OutputUnavailable(StepFailed):
-    """The step was applied, but its output cannot be stored or read. The step is not run again."""
+    """The step was applied, but its output cannot be stored or read. Only a resume of the failed run repeats it."""
 
+    fix: str = ""
+    """The hint, where a better one than the default is known."""
     code = "output_unavailable"
     _summary = "Step {number} ({tool}) was applied, but its output cannot be stored or read: {message}."
-    _hint = "Return plain JSON or the annotated type from {tool}. The step is not run again."
+    _hint = (
+        "Return plain JSON or the annotated type from {tool}, or catch limpet.OutputUnavailable. To continue a failed "
+        "run, fork it at the next step with `--result {number}=JSON`: `limpet resume` would call {tool} again."
+    )
 
 
 @dataclass(eq=False, repr=False)
@@ -493,9 +512,24 @@ class BudgetExceeded(LimpetError):
     limit: str
     allowed: float
     wanted: float
+    """Total usage of the run, including the most that the next step may use."""
+    fix: str = ""
+    """The hint, where a better one than the default is known."""
     code = "budget_exceeded"
-    _summary = "Budget exceeded: {limit} is {allowed}, and the next step needs {wanted}."
-    _hint = 'Raise {limit} in Budget(...), or set exhausted="ask" so that a person can extend it.'
+    _summary = "Budget exceeded: {limit} is {allowed}, and with the next step the usage would be {wanted}."
+    _hint = (
+        'Set a larger {limit} in Budget(...), or exhausted="ask" so that a person can extend it, and start a new run: '
+        "a run keeps the budget that it was started with."
+    )
+
+    def _shown(self) -> dict[str, object]:
+        return {**self.facts, "allowed": f"{self.allowed:.12g}", "wanted": f"{self.wanted:.12g}"}
+
+
+def _time(microseconds: int) -> str:
+    from limpet.clock import format_time  # noqa: PLC0415 - that module imports this one
+
+    return format_time(microseconds)
 
 
 @dataclass(eq=False, repr=False)
@@ -503,9 +537,13 @@ class DeadlineExceeded(LimpetError):
     """The run passed its deadline."""
 
     deadline: int
+    """By the store's clock, in microseconds since 1970."""
     code = "deadline_exceeded"
-    _summary = "The run passed its deadline, {deadline} (store clock, in µs)."
+    _summary = "The run passed its deadline, {deadline}."
     _hint = "Set a later deadline= on the agent and start a new run."
+
+    def _shown(self) -> dict[str, object]:
+        return {**self.facts, "deadline": _time(self.deadline)}
 
 
 @dataclass(eq=False, repr=False)
@@ -541,7 +579,10 @@ class ModelRefused(LimpetError):
     text: str
     code = "model_refused"
     _summary = "The model of {agent} refused to answer: {text}"
-    _hint = "Read its prompt with `limpet prompt`, change the instructions, then resume or fork the run."
+    _hint = (
+        "Read the prompt with `limpet prompt RUN STEP`, change the instructions, and run `limpet fork RUN --at STEP`. "
+        "Resuming the run would return the recorded reply again."
+    )
 
 
 @dataclass(eq=False, repr=False)
@@ -550,9 +591,11 @@ class NoProgress(LimpetError):
 
     agent: str
     reason: str
+    fix: str = ""
+    """The hint, where a better one than the default is known."""
     code = "no_progress"
     _summary = "{agent} did not finish: {reason}."
-    _hint = "Raise max_turns=, or change the instructions; then resume or fork the run."
+    _hint = "Change the instructions, then fork the run at an earlier model call: `limpet fork RUN --at STEP`."
 
 
 @dataclass(eq=False, repr=False)
@@ -609,6 +652,8 @@ class WrongState(LimpetError):
     run: str
     status: str
     wanted: str
+    fix: str = ""
+    """The hint, where a better one than the default is known."""
     code = "wrong_state"
     _summary = "{run} is {status}, so {wanted} is not possible."
     _hint = (
@@ -626,7 +671,7 @@ class LeaseLost(LimpetError):
     current: int
     code = "lease_lost"
     _summary = "Another worker has taken over {run}: fence {fence} is no longer valid (now {current})."
-    _hint = "Stop driving this run. Results that you still have can be stored as late results."
+    _hint = "Stop executing this run. `journal.keep_late()` stores the results that were not written."
 
 
 @dataclass(eq=False, repr=False)
@@ -636,7 +681,7 @@ class WorkerAlive(LimpetError):
     worker: str
     code = "worker_alive"
     _summary = "A worker with the id {worker!r} is alive in another process."
-    _hint = "Use a new worker id for each process."
+    _hint = "If you call `store.register`, use a new worker id for each process. `limpet worker` always does."
 
 
 @dataclass(eq=False, repr=False)
@@ -656,13 +701,17 @@ class Expired(LimpetError):
     """The request or wait expired before an answer arrived."""
 
     request: str
+    """Id of the request, or name of the call of `run.receive`."""
     expired_at: int
+    """By the store's clock, in microseconds since 1970."""
+    fix: str = ""
+    """The hint, where a better one than the default is known."""
     code = "expired"
-    _summary = "Request {request} expired at {expired_at} (store clock, in µs)."
-    _hint = (
-        "Too late to decide; `limpet inbox` lists the open requests. In agent code, pass default= or catch "
-        "limpet.Expired."
-    )
+    _summary = "The request or wait {request} expired at {expired_at}."
+    _hint = "Run `limpet inbox` for the open requests: this one can no longer be decided."
+
+    def _shown(self) -> dict[str, object]:
+        return {**self.facts, "expired_at": _time(self.expired_at)}
 
 
 @dataclass(eq=False, repr=False)
@@ -675,6 +724,9 @@ class NotAllowed(LimpetError):
     code = "not_allowed"
     _summary = "{by!r} may not decide request {request}, which is for {to}. It is still open."
     _hint = "Decide as one of them, or add {by!r} to a group in `limpet.open(people=...)`."
+
+    def _shown(self) -> dict[str, object]:
+        return {**self.facts, "to": ", ".join(self.to)}
 
 
 @dataclass(eq=False, repr=False)
@@ -708,8 +760,10 @@ class ConnectionLost(Retryable):
 
 @dataclass(eq=False, repr=False)
 class StoreBusy(Retryable):
-    """Another process held the store for too long. Nothing was written."""
+    """Another process held the store for too long, or wrote first. Nothing was written."""
 
+    fix: str = ""
+    """The hint, where a better one than the default is known."""
     code = "store_busy"
     _summary = "The store is busy: {reason}. Nothing was written."
     _hint = "Retry. If it persists, find the process that keeps a transaction open."
@@ -758,19 +812,19 @@ class StoreReplaced(StoreUnavailable):
     """The store's file was deleted or replaced while it was open; the store has stopped."""
 
     code = "store_replaced"
-    _summary = "The store has stopped, and the last writes may be in no file: {reason}."
+    _summary = "The store has stopped, and the last writes may be lost: {reason}."
     _hint = "Stop every process that uses this store, put the file back or restore a backup, and start them again."
 
 
 @dataclass(eq=False, repr=False)
 class StaleServer(LimpetError):
-    """The database server is behind what this process has seen: an old primary, or another database."""
+    """The server is a former primary, or another database than the one that this process has used."""
 
     found: str
     seen: str
     code = "stale_server"
     _summary = (
-        "The database server is at {found}, behind {seen}, which was seen earlier. It is an old primary or another "
+        "The database server is at {found}, but this process has used {seen}. It is a former primary, or another "
         "database."
     )
     _hint = "Point the URL at the current primary. If you restored an old backup on purpose, restart this process."
@@ -866,9 +920,11 @@ class WrongHost(LimpetError):
     """The HTTP request names a host that this server does not accept."""
 
     host: str
+    fix: str = ""
+    """The hint, where a better one than the default is known."""
     code = "wrong_host"
     _summary = "This server does not accept the host name {host!r}."
-    _hint = "Restart it with `limpet serve --allow-host {host}`, or pass hosts= to `limpet.web.asgi`."
+    _hint = "Restart the server with `limpet serve --allow-host {host}`, or pass hosts=[{host!r}] to `limpet.web.asgi`."
 
 
 @dataclass(eq=False, repr=False)
@@ -899,9 +955,14 @@ class NotStubbed(LimpetError):
     tool: str
     number: int
     reason: str
+    fix: str = ""
+    """The hint, where a better one than the default is known."""
     code = "not_stubbed"
     _summary = "Cannot stub a result for {tool} (step {number}): {reason}."
-    _hint = "Fork with `--effects ask`, or after this step with `--result {number}=JSON`."
+    _hint = (
+        "Fork the original run with `--effects ask`. Or fork this run at the next step, with `--effects stub` and "
+        "`--result {number}=JSON`."
+    )
 
 
 @dataclass(eq=False, repr=False)

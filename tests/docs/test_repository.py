@@ -190,7 +190,7 @@ def test_the_example_of_a_custom_model_runs(tmp_path: Path) -> None:
     expected = [
         "hello hello",
         "{'heard': 'hello'} 234 0.000306",
-        "Budget exceeded: max_llm_tokens is 2000, and the next step needs 2624.",
+        "Budget exceeded: max_llm_tokens is 2000, and with the next step the usage would be 2624.",
         "1624",
     ]
     for _ in range(2):

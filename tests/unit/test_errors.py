@@ -11,9 +11,19 @@ from typing import get_type_hints
 import pytest
 
 from limpet import errors
-from limpet.errors import InvalidArgument, LimpetError, RunFailed, StepFailed, Tampered
+from limpet.errors import (
+    Divergence,
+    InvalidAppend,
+    InvalidArgument,
+    LimpetError,
+    RunFailed,
+    StaleServer,
+    StepFailed,
+    Tampered,
+    WrongHost,
+)
 
-SAMPLES = {str: "sample", int: 7}
+SAMPLES = {str: "sample", int: 7, float: 0.5, tuple[str, ...]: ("sample",)}
 # A hint that starts like this gives nothing to type or change.
 BANNED = re.compile(r"(Look|Check|See|Investigate|Try to|Make sure|Be careful|Please|Nothing)\b(?! to do| changed)")
 
@@ -152,3 +162,30 @@ def test_the_text_of_step_failed_has_the_number_of_attempts() -> None:
 
 def test_the_hint_of_run_failed_has_the_resume_command() -> None:
     assert "`limpet resume r`" in RunFailed(run="r", error_type="E", message="m").hint
+
+
+def test_the_fork_after_a_divergence_can_be_typed() -> None:
+    """A fork needs a point."""
+    assert "`limpet fork r --at STEP`" in Divergence(run="r", verb="step#1", reason="why").hint
+
+
+def test_a_write_to_no_run_names_none() -> None:
+    """No gap is left where the run would be."""
+    assert InvalidAppend(run="", reason="why").summary == "The store refused a write: why."
+    assert InvalidAppend(run="r", reason="why").summary == "The store refused a write to r: why."
+
+
+def test_another_server_is_not_called_behind() -> None:
+    """Timelines of two systems cannot be compared."""
+    stale = StaleServer(found="timeline 3 of system 7", seen="timeline 2 of system 9")
+    assert stale.summary == (
+        "The database server is at timeline 3 of system 7, but this process has used timeline 2 of system 9. "
+        "It is a former primary, or another database."
+    )
+
+
+def test_the_host_to_allow_can_be_typed() -> None:
+    """On the command line and in Python."""
+    hint = WrongHost(host="runs.example.com").hint
+    assert "`limpet serve --allow-host runs.example.com`" in hint
+    assert "hosts=['runs.example.com']" in hint

@@ -50,7 +50,7 @@ class ContextSlice(Struct, frozen=True, kw_only=True):
     facts: tuple[Fact, ...] = ()
     """Newest first."""
     artifacts: tuple[Artifact, ...] = ()
-    """Those of this step first."""
+    """Artifacts; those of the current step come first."""
     open_questions: tuple[str, ...] = ()
     risk_flags: tuple[str, ...] = ()
     messages: tuple[SliceMessage, ...] = ()

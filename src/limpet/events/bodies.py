@@ -1,7 +1,7 @@
 """The bodies of events: one struct per kind, in its newest version.
 
-`name` is the identity of a call of `run` (`look/fetch_order#1`), `number` the number of a step, and `command` the id by
-which commands from other processes are deduplicated. Times are microseconds of the store's clock.
+`name` identifies a call of `run` in the log (`look/fetch_order#1`), `number` is the number of a step, and `command` the
+id by which commands from other processes are deduplicated. Times are microseconds of the store's clock.
 """
 
 from typing import Literal

@@ -37,7 +37,7 @@ class _Flight(NamedTuple):
     last: tuple[AnyBody, ...]
     blobs: tuple[Blob, ...]
     legs: tuple[Leg, ...] = ()
-    """Legs for other runs in the same append."""
+    """Writes to other runs in the same append."""
 
 
 class Journal:
@@ -60,7 +60,9 @@ class Journal:
         self._blobs: list[Blob] = []
         self._flight: _Flight | None = None
         self._landed: list[AnyBody] = []
-        """Bodies whose reply was lost and that another call has sent again; their writer will ask for them."""
+        """First body of each append whose reply was lost and that another call has repeated successfully. When its
+        caller repeats it, the caller gets `Appended` without sending it again.
+        """
         self._turn = asyncio.Lock()
         self._snapshot_bytes = loaded.snapshot_bytes
         self._tail_bytes, self._tail_events = loaded.tail_bytes, loaded.tail_events
@@ -71,8 +73,8 @@ class Journal:
     ) -> Self:
         """Open the journal of a run that was just claimed; `now` estimates the store's clock.
 
-        `learner` gets every event of the log, from first to last and from every writer, as soon as the event is known
-        to be stored. It is for callers that need more than the state. A snapshot may contain what it has learnt.
+        `learner` observes the log: it gets every event in order, from every writer, as soon as the event is known to be
+        stored. A snapshot may contain its dump.
         """
         loaded = await load_whole(store, claimed.row.id, at_most=claimed.row.seq, learner=learner)
         return cls(store, claimed, loaded, now, learner)
@@ -133,7 +135,9 @@ class Journal:
         async with self._turn:
             await self._flush()
             if last_seen is not None and last_seen < self.last_seen:
-                raise StoreBusy(reason="others wrote to the run first")
+                raise StoreBusy(
+                    reason=f"others wrote to {self.run} first", fix="Retry: call `refresh` and decide again."
+                )
             done = await self._store.transact(
                 self.run,
                 after=self.head,
@@ -147,7 +151,7 @@ class Journal:
             self._check([sealed.body for sealed in done.events], keep=True)
 
     async def append_together(self, *bodies: AnyBody, legs: Sequence[Leg], blobs: Sequence[Blob] = ()) -> Taken | None:
-        """Append events, and legs for other runs, in one transaction: both or neither.
+        """Append events to this run and, in the same transaction, the `legs` for other runs: both or neither.
 
         If a run to be created already exists, nothing is written, and this returns `Taken`.
         """
@@ -163,8 +167,7 @@ class Journal:
             return None
 
     async def say(self, saying: OutgoingMessages) -> None:
-        """Append to a conversation, and record that in this run, in one transaction. Retries if others write there
-        first.
+        """Append to a conversation, and record that in this run, in one transaction. Retry if others write there first.
 
         Repeating it after an error, with the same object, is safe.
         """
@@ -175,7 +178,7 @@ class Journal:
                 note, leg = saying.prepare()
                 _check_types((note,), (leg,))
                 done = await self._send_last((note,), (leg,), blobs)
-                blobs = ()  # They are already buffered.
+                blobs = ()  # The blobs are already buffered.
                 match done:
                     case Appended():
                         saying.talk.landed(leg)
@@ -190,10 +193,10 @@ class Journal:
     async def append_if_current(
         self, *bodies: AnyBody, last_seen: int, blobs: Sequence[Blob] = (), legs: Sequence[Leg] = ()
     ) -> bool:
-        """Append after the buffer, unless others wrote events after `last_seen`; return whether it was appended.
+        """Append the buffered events and then these, unless others wrote events after `last_seen`.
 
-        After False, the state has the new events, and the caller decides again. `legs` send commands to other runs in
-        the same transaction.
+        Returns whether they were appended. If it returns False, the state contains the new events, and the caller must
+        decide again. `legs` send commands to other runs in the same transaction.
         """
         _check_types(bodies, legs)
         async with self._turn:
@@ -236,7 +239,7 @@ class Journal:
         self._blobs.clear()
 
     async def keep_late(self) -> None:
-        """After LeaseLost, store the events that could not be written as late results, beside the log."""
+        """After LeaseLost, store the events that could not be written, as late results outside the log."""
         async with self._turn:
             flight, self._flight = self._flight or self._take(), None
             rest = self._seal(self._buffer)
@@ -247,8 +250,10 @@ class Journal:
 
     @property
     def is_snapshot_due(self) -> bool:
-        """Whether the tail has outgrown the last snapshot. Never while events are pending, since the learner may know
-        them.
+        """Whether the events since the last snapshot outweigh it.
+
+        None is due while events are pending: a snapshot must contain stored events only, and the learner may already
+        know pending ones.
         """
         return not self.pending and snapshot_due(
             tail_bytes=self._tail_bytes, tail_events=self._tail_events, snapshot_bytes=self._snapshot_bytes
@@ -332,7 +337,7 @@ class Journal:
 
 
 def _check_types(bodies: Sequence[AnyBody], legs: Sequence[Leg] = ()) -> None:
-    """Raise for bodies that could not be decoded again, before any of them is sent."""
+    """Raise InvalidArgument for a body with a wrong type, or InvalidAppend for a malformed leg, before sending."""
     for body in bodies:
         VOCABULARY.check(body)
     for leg in legs:

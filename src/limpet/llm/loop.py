@@ -74,6 +74,18 @@ MISFIT = "Your answer does not fit what is asked for"
 CUT_OFF = "Your answer was cut off. Go on exactly where it ended, without repeating anything."
 CUT_CALL = "Your reply was cut off in this call, so it was not made. Say less at once."
 NOT_SUMMARISED = "the conversation was not summarised"
+AFTER_MAX_TURNS = "Set a larger max_turns=, then run `limpet resume` on the run."
+AFTER_REPEATS = (
+    "Change the instructions or the tools, then fork the run before these calls: `limpet fork RUN --at STEP`."
+)
+AFTER_CUT_OFF = (
+    "Set a larger max_reply=, or ask for a shorter answer in the instructions; "
+    "then fork the run at its last model call: `limpet fork RUN --at STEP`."
+)
+AFTER_MISFIT = (
+    "Describe the output in the instructions, or loosen output=; "
+    "then fork the run at its last model call: `limpet fork RUN --at STEP`."
+)
 
 Ask = Callable[[Prompt], Awaitable[Reply]]
 """Asks the model, as a step."""
@@ -102,6 +114,7 @@ class LLM:
     name: str
     model: Callable[[], Model]
     frame: Frame
+    """Constant part of every prompt: instructions, tool specs, output schema, window."""
     tools: Mapping[str, CallableTool]
     toolboxes: Sequence[Toolbox]
     """Sources of tools (MCP servers), which are listed when a run starts."""
@@ -143,12 +156,15 @@ def llm_agent(  # noqa: PLR0913 - keyword-only
     build_context: BuildContext = choose_context,
     **more: Any,
 ) -> Agent[Any, Any]:
-    """Create an LLM agent."""
+    """Create an LLM agent from resolved parts; see `limpet.llm_agent` for the parameters.
+
+    `model` returns the model when it is first needed.
+    """
     answer, may = codec_of(output), callable_tools(tools, handoffs)
     wanted = None if output is str else answer.schema()
     for each in handoffs:
         if each.output_codec.schema() != answer.schema():
-            reason = f"the handoff target {each.name} has another output type"
+            reason = f"the handoff target {each.name} returns another type; set the same output= on both agents"
             raise DefinitionError(what=name, reason=reason)
     llm = LLM(
         name=name,
@@ -179,7 +195,7 @@ def llm_agent(  # noqa: PLR0913 - keyword-only
             found = await loop.turn()
             if found is not None:
                 return found.value
-        raise NoProgress(agent=name, reason=f"no answer after {llm.max_turns} turns")
+        raise NoProgress(agent=name, reason=f"no answer after {llm.max_turns} turns", fix=AFTER_MAX_TURNS)
 
     drive.__annotations__ = {"run": Run[Any], "given": input, "return": output}
     drive.__doc__ = instructions
@@ -271,9 +287,10 @@ class _Loop:
         )
 
     async def _repair(self, context: Context) -> bool:
-        """Add a marked result for each call that has none, and flag it. Returns whether any was missing.
+        """Add a tool result marked `repaired` for each tool call without one, and return whether results were added.
 
-        Calls of another run may still be running: they are left alone, unless that run has ended.
+        Raises a risk flag if the conversation has faults. Calls of another run may still be running: they are left
+        alone, unless that run has ended.
         """
         x = self._x
         if context.faults:
@@ -281,7 +298,7 @@ class _Loop:
         if x.peek_name("repair") not in x.history.records and any(
             name in x.history.records for name in (x.peek_name("summary"), x.peek_name("model"), x.peek_name("said"))
         ):
-            return False  # nothing needed repair at that time
+            return False  # On replay: the turn was recorded without a repair, so none is added now.
         missing = [each for each in context.messages if each.seq == 0]
         broken = [each.message for each in missing if await self._has_ended(each.run)]
         if broken or x.peek_name("repair") in x.history.records:
@@ -348,9 +365,8 @@ class _Loop:
             price = llm.prices.get(reference["model"], (0.0, 0.0))
             cost = usage.cost or (usage.input_tokens * price[0] + usage.output_tokens * price[1]) / 1e6
             call.spent(tokens=usage.input_tokens + usage.output_tokens, cost=cost)
-            return join_surrogates_in(
-                record_of(self._without_altered_thoughts(reply), llm.model().name)
-            )  # paid for: must be storable
+            # Replace lone surrogates: the reply was paid for, so storing it must not fail.
+            return join_surrogates_in(record_of(self._without_altered_thoughts(reply), llm.model().name))
 
         most = Spent(tokens=size + self._frame.reply)
         tool: Tool[..., Any, Any] = Tool(
@@ -375,7 +391,7 @@ class _Loop:
         await self._conversation.put_all(name, self._x.find(name, b.MessageSaid), added)
         chosen = ", ".join(call.name for call in calls) or "answer"
         over = list(dict.fromkeys(["answer", *self._tools, chosen]))
-        why = reply.text[:500] or "it did not say" if calls else "it has an answer"  # the message has it
+        why = reply.text[:500] or "it did not say" if calls else "it has an answer"  # its text is in the message
         await self._run.decide("What next?", choose=chosen, over=over, because=why)
 
     def _check_progress(self, said: Sequence[StoredMessage]) -> None:
@@ -387,7 +403,9 @@ class _Loop:
         if len(last) == REPEATS and last[0] and all(each == last[0] for each in last):
             names = ", ".join(name for name, _ in last[0])
             raise NoProgress(
-                agent=self._llm.name, reason=f"the model called {names} with the same arguments {REPEATS} times"
+                agent=self._llm.name,
+                reason=f"the model called {names} with the same arguments {REPEATS} times",
+                fix=AFTER_REPEATS,
             )
 
     # Act
@@ -466,7 +484,11 @@ class _Loop:
         text, replies = _join_answer(said, reply.text)
         if reply.finish == "length":
             if replies > REPAIRS:
-                raise NoProgress(agent=self._llm.name, reason=f"the answer is still cut off after {replies} replies")
+                raise NoProgress(
+                    agent=self._llm.name,
+                    reason=f"the answer is still cut off after {replies} replies",
+                    fix=AFTER_CUT_OFF,
+                )
             await self._run.say(CUT_OFF, role="user")
             return None
         try:
@@ -475,7 +497,9 @@ class _Loop:
             reason = error.reason if isinstance(error, InvalidValue) else "it is not JSON"
             if _count_repairs(said) >= REPAIRS:
                 raise NoProgress(
-                    agent=self._llm.name, reason=f"the answer does not match its type: {reason}"
+                    agent=self._llm.name,
+                    reason=f"the answer does not match its type: {reason}",
+                    fix=AFTER_MISFIT,
                 ) from error
             how = "" if self._frame.output is None else ", with JSON only"
             await self._run.say(f"{MISFIT}: {reason}. Answer again{how}.", role="user")
@@ -518,8 +542,10 @@ class _Loop:
         return True
 
     def _should_compact(self, said: Sequence[StoredMessage], above: int) -> bool:
-        """Return whether to summarise now. Never in the middle of an answer; after a failure, only after each further
-        quarter.
+        """Return whether the messages exceed `above` tokens and may be summarised now.
+
+        Not while an answer is being continued. After a failed summary, only each time the conversation has grown by
+        another quarter of `above`.
         """
         sizes = [size_of(each.message) for each in said]
         if sum(sizes) <= above or said[-1].message.text == CUT_OFF:
@@ -554,9 +580,10 @@ def _count_repairs(said: Sequence[StoredMessage]) -> int:
 
 
 def _messages_to_summarise(said: Sequence[StoredMessage], keep: int, room: int) -> list[StoredMessage]:
-    """Return the messages to summarise: whole units before the newest ones, as many as fit into a prompt.
+    """Return the messages to summarise: those before the newest `keep` tokens, as many as fit into `room` tokens.
 
-    Excludes pinned messages, and calls whose result is among the newest messages or still missing.
+    A message with tool calls and their results are taken together or not at all. Excludes pinned messages, and calls
+    whose result is among the newest messages or still missing.
     """
     items = [item_of(each) for each in said]
     newest = select([item._replace(pinned=False) for item in items], keep)

@@ -218,7 +218,7 @@ def _answers(
         if result is None:
             is_others = each.run not in ("", run)
             if not is_others:
-                faults.append(f"message {each.seq} wants {call.name} called, and there is no result")
+                faults.append(f"message {each.seq} calls {call.name}, but has no result")
             text = UNDER_WAY if is_others else NO_RESULT
             result = StoredMessage(0, PromptMessage(role="tool", text=text, call=call.id), run=each.run)
         yield result._replace(message=structs.replace(result.message, tool=call.name))

@@ -26,6 +26,7 @@ class Exhausted:
     limit: str
     allowed: float
     wanted: float
+    """Usage after the next step."""
     then: str
     """`fail` the run, or `ask` a person to extend the budget."""
 
@@ -42,7 +43,9 @@ def decide(limits: Limits, spent: Spent, reserve: Spent = Spent()) -> Fits | Exh
 
 
 def remaining(limits: Limits, spent: Spent, lent: Iterable[Limits] = ()) -> Limits:
-    """Return the rest of a budget, minus what children hold until they return."""
+    """Return what is left of a budget. `lent` has the budgets of called runs that have not returned; they are
+    subtracted.
+    """
     left = {name: max(allowed - used, 0) for name, allowed, used, _ in _rows(limits, spent, Spent())}
     for part in lent:
         for name, _, _, gone in _rows(limits, spent, part.most()):

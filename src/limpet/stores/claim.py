@@ -140,7 +140,7 @@ def _orphans(tx: Transaction, dead: WorkerRow, me: WorkerRow) -> list[RunRow]:
 def _take_slots(tx: Transaction, row: RunRow, concurrency: dict[str, int]) -> bool:
     """Take one of the agent's slots for the time of the claim, and the exclusive slot until the run ends."""
     if row.cancelling:
-        return True  # It will be ended, not driven.
+        return True  # The worker ends this run instead of executing it.
     size = concurrency.get(row.agent)
     if size is not None and not tx.tables.take_slot(f"agent:{row.agent}", size, row.number, driven=True):
         return False

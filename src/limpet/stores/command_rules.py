@@ -60,7 +60,9 @@ def _unanswerable(body: b.RequestAnswered, row: RunRow, request: RequestRow | No
     if row.cancelling and request.kind != "compensation":
         return _wrong_state(row, f"an answer to {request.id}")
     if body.digest != request.digest:
-        return WrongState(run=row.id, status="asking with changed arguments", wanted=f"this answer to {request.id}")
+        status = f"asking request {request.id} with other arguments than those you saw"
+        fix = "Run `limpet inbox` to see the new arguments, and decide again."
+        return WrongState(run=row.id, status=status, wanted="this answer", fix=fix)
     return None
 
 

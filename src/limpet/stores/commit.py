@@ -1,7 +1,9 @@
-"""The logic of each operation, once for all stores: performed on `Tables`, inside one transaction.
+"""Perform the write operations of a store on its `Tables`, inside one transaction. All stores share this code.
 
-A refused operation fails alone: it decides before its first write, or its writes are undone. Extensions that change
-only their own rows come first and are sent to the database together; the others follow one by one.
+A refused operation does not affect the others of its batch: it is refused before its first write, or its writes are
+rolled back. After an unexpected error the whole batch is rolled back, and each operation gets its own transaction.
+Appends to one stream that change no request are sent to the database together, first; the other operations follow one
+by one.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -41,7 +43,7 @@ def commit(
 ) -> list[Outcome]:
     """Perform a batch in one transaction; if one operation breaks or blocks it, perform each in its own transaction.
 
-    An operation is therefore only refused for its own fault.
+    So no operation is refused because of another one in its batch.
 
     `committing` gets the outcomes just before the commit, for callers that may have to find out later whether it took
     place. It gets an empty list when the batch is split.
@@ -53,12 +55,12 @@ def commit(
             return outcomes
     except (_Undone, SchemaViolation, LockTimeout, StoreRefused) as broken:
         if len(batch) == 1:
-            return [_refusal(broken)]
+            return [_refusal(broken, batch[0])]
     committing([])
     return [_alone(begin, op, codec) for op in batch]
 
 
-def _refusal(broken: Exception) -> LimpetError:
+def _refusal(broken: Exception, op: writes.Op[Any]) -> LimpetError:
     match broken:
         case _Undone():
             return broken.error
@@ -67,7 +69,7 @@ def _refusal(broken: Exception) -> LimpetError:
         case LimpetError():
             return broken
         case _:
-            return _unexpected(broken)
+            return _unexpected(broken, op)
 
 
 def transact(
@@ -85,7 +87,7 @@ def transact(
             except LimpetError as refused:
                 raise _Undone(refused) from refused
             except UNEXPECTED as error:
-                raise _Undone(_unexpected(error)) from error
+                raise _Undone(_unexpected(error, op)) from error
             committing(done)
             return done
     except append.CallerError as raised:
@@ -93,13 +95,13 @@ def transact(
     except _Undone as undone:
         return undone.error
     except SchemaViolation as misfit:
-        return _unexpected(misfit)
+        return _unexpected(misfit, op)
 
 
 def _alone(begin: Begin, op: writes.Op[Any], codec: Codec) -> Outcome:
     try:
         [outcome] = commit(begin, [op], codec)
-    except StoreBusy as busy:  # Other operations of its batch may have been written.
+    except StoreBusy as busy:  # Not raised: earlier operations of the batch may already be committed.
         return busy
     return outcome
 
@@ -126,8 +128,8 @@ def _perform(tx: Transaction, batch: Sequence[writes.Op[Any]]) -> list[Outcome]:
             tx.bring(blobs, wanted)
         final = not (more or blobs or wanted)
         together = append.extend_all(tx, list(plans.values()), final=final) if plans else []
-    except UNEXPECTED as error:
-        raise _Undone(_unexpected(error)) from error
+    except UNEXPECTED as error:  # If the batch has more operations, each is repeated alone.
+        raise _Undone(_unexpected(error, batch[0])) from error
     if not others:
         return together
     done = iter(together)
@@ -188,14 +190,19 @@ def _attempt(tx: Transaction, op: writes.Op[Any]) -> Outcome:
     except LimpetError as refused:
         return refused
     except UNEXPECTED as error:
-        raise _Undone(_unexpected(error)) from error
+        raise _Undone(_unexpected(error, op)) from error
 
 
-def _unexpected(error: Exception) -> InvalidAppend:
-    return InvalidAppend(run="", reason=f"{type(error).__name__}: {error}")
+def _unexpected(error: Exception, op: writes.Op[Any]) -> InvalidAppend:
+    target = op.legs[0] if isinstance(op, writes.Append) and op.legs else op
+    return InvalidAppend(
+        run=getattr(target, "run", ""),
+        reason=f"{type(op).__name__} raised {type(error).__name__}: {error}",
+        fix="Correct the arguments of your call. If you did not call the store yourself, report a bug in Limpet.",
+    )
 
 
-# Beside the log
+# Snapshots, contracts, late results, uploads and maintenance
 
 
 def _save_snapshot(tx: Transaction, op: writes.SaveSnapshot) -> None:
@@ -212,7 +219,8 @@ def _save_contracts(tx: Transaction, op: writes.SaveContracts) -> None:
     now = tx.tables.now()
     last = {(row.agent, row.version): replace(row, saved=now) for row in op.rows}
     again = [replace(row, hash="") for row in last.values() if (row.agent, row.version) in op.again]
-    for rows in filter(None, (again, list(last.values()))):  # A contract with an unchanged hash is not written.
+    # Rows in `again` are first saved with an empty hash, because a contract with an unchanged hash is not written.
+    for rows in filter(None, (again, list(last.values()))):
         tx.tables.save_contracts([hide_contract(tx.codec, row) for row in rows])
 
 
@@ -221,9 +229,9 @@ def _keep_late(tx: Transaction, op: writes.KeepLate) -> None:
     tx.bring(op.blobs, references(sealed.body for sealed in op.events))
     for row, sealed in zip(rows, op.events, strict=True):
         if sealed.event.time < row.created:
-            continue  # It was for an earlier run with this id.
+            continue  # The event belongs to an earlier run with the same id.
         if [event.hash for event in tx.tables.events(row, sealed.event.seq - 1, 1)] == [sealed.event.hash]:
-            continue  # It was written in time, and only its reply was lost.
+            continue  # The event was written in time, and only its reply was lost.
         tx.tables.save_late(row.number, Late(sealed.event, tx.tables.now()))
         tx.refer(row.number, [tx.blobs[blob] for blob in blobs_of(sealed.body) if blob in tx.blobs])
 
@@ -242,7 +250,11 @@ def _collect(tx: Transaction, op: writes.Collect) -> int:
 
 
 def _prune(tx: Transaction, op: writes.Prune) -> bool:
-    """Delete streams if nothing needs them: each has ended at its known head, and no other fork or run uses it."""
+    """Delete streams, and return True. Return False, with nothing deleted, if that is not allowed.
+
+    It is not allowed if a stream has changed since `op.runs` was read, has not ended, or is used by a fork or run
+    outside the group.
+    """
     rows = [tx.tables.row(run) for run, _ in sorted(op.runs)]
     for row, (_, head) in zip(rows, sorted(op.runs), strict=True):
         if row is None or (row.seq, row.hash) != (head.seq, head.hash):
@@ -266,16 +278,17 @@ def _rebuild(tx: Transaction, op: writes.Rebuild) -> None:
 
 
 def _load(tx: Transaction, op: writes.Load) -> RunRow:
-    """Insert the log verbatim and rebuild its rows. Work that was in progress in the other store is not in progress
-    here.
+    """Insert the log verbatim and rebuild its rows.
+
+    A run that a worker held in the other store is released, and one that has not ended is paused.
     """
     first, last = op.events[0], op.events[-1]
     existing = tx.tables.row(first.run)
     if existing is not None:
-        raise IdConflict(what="run", id=first.run, reason=f"by agent {existing.agent!r} with a different input")
+        raise IdConflict(what="run", id=first.run, reason=f"by agent {existing.agent!r} in this store")
     log = [(event, tx.decode(event)) for event in op.events]
     if verify(op.events, *append.chain_start(tx, first.run, log[0][1])).hash != last.hash:
-        raise Tampered(run=first.run, seq=last.seq, reason="the head does not match")
+        raise Tampered(run=first.run, seq=last.seq, reason="its hash does not follow from the events before it")
     derived = derive(0, log, tx.codec)
     tx.bring((), derived.blobs)
     tx.need(derived.blobs)

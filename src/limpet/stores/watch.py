@@ -60,7 +60,7 @@ class Watching:
                 self._lane = None
                 self._stop.set()
         if lane is not None:
-            lane.close(wait=False)  # It may be connecting, and the caller is on an event loop.
+            lane.close(wait=False)  # Not awaited: the lane may be connecting, and the caller is on an event loop.
 
     def close(self) -> None:
         """Remove and notify all watches, so that their users find the store closed."""

@@ -1,7 +1,7 @@
 """The write operations of a store. An `Append` is all or nothing; its legs may touch several runs.
 
 Events come in two ways. Owner events are sealed by their appender, under the fence of its claim (`Extend`). Commands
-come as bodies from any process, and the store seals them (`Tell`).
+come as bodies from any process, and the store seals them (`SendCommands`).
 """
 
 from collections.abc import Callable, Sequence

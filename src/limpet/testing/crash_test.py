@@ -138,7 +138,7 @@ async def _helper(agent: str, opening: Mapping[str, Any]) -> AsyncIterator[_Help
             await helper.ask({**opening, "folder": folder})
             yield helper
         finally:
-            with suppress(ProcessLookupError, PermissionError):  # It has ended, or is a zombie.
+            with suppress(ProcessLookupError, PermissionError):  # The process has ended, or is a zombie.
                 os.killpg(process.pid, signal.SIGKILL)
             await process.communicate()
 

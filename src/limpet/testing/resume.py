@@ -69,7 +69,7 @@ def _starts_no_effect(bodies: Bodies) -> bool:
 
 
 async def _done(world: TestApp) -> dict[str, Any]:
-    """Return the calls of a run that have effects, by identity."""
+    """Return the calls of a run that have effects, by their name in the log."""
     bodies = [each.body for each in await world.log(RUN) if each.kind in ("step.started", "agent.called")]
     return {each["name"]: each["asked"] for each in bodies if each.get("effect") != "none"}
 

@@ -97,7 +97,7 @@ def _add(api: FastAPI, app: App, question: Operation, room: asyncio.Semaphore) -
             if not app.is_open:
                 raise StoreUnavailable(reason="the app is not open", fix=NOT_OPEN)
             for name in path.keys() & given.keys():
-                raise InvalidArgument(path=name, reason="the path says it")
+                raise InvalidArgument(path=name, reason="already given in the path", fix="Remove the query parameter.")
             async with room:
                 return answered(await _while_there(request, question.run(app, {**given, **path})))
         except LimpetError as error:

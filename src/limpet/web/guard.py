@@ -63,7 +63,9 @@ class Guard:
         """Return why a request is refused, or None."""
         host, origins = _only(headers, "host"), headers.getlist("origin")
         if host is None or _name_of(host) not in self._hosts:
-            return WrongHost(host=host or "")
+            return WrongHost(
+                host=host or "", fix="" if host else "Send exactly one Host header, with the server's name."
+            )
         if origins and (len(origins) > 1 or _place_of(origins[0]) != host.lower()):
             return WrongOrigin(origin=", ".join(origins))
         scheme, _, token = (_only(headers, "authorization") or "").partition(" ")
@@ -83,11 +85,9 @@ def _one_of(tokens: Sequence[str]) -> Callable[[str], bool]:
         raise DefinitionError(what="auth", reason="no token was given, so no client could authenticate")
     for each in tokens:
         if not each.isascii() or not each.isprintable() or " " in each:
-            raise DefinitionError(what="auth", reason="a token has characters that no header carries")
+            raise DefinitionError(what="auth", reason="a token may contain only visible ASCII characters")
         if len(each) < SHORTEST:
-            reason = (
-                f"a token, in auth= or LIMPET_TOKEN, has {len(each)} characters: take {SHORTEST} at least, at random"
-            )
+            reason = f"a token in auth= or LIMPET_TOKEN has {len(each)} characters; use at least {SHORTEST} random ones"
             raise DefinitionError(what="auth", reason=reason)
     known = [_hash(each) for each in tokens]
 
@@ -112,7 +112,7 @@ def _named(host: str) -> str:
     """Return a host name in lower case; an IPv6 address may come without brackets."""
     name = _name_of(host) or _name_of(f"[{host}]")
     if name is None:
-        raise DefinitionError(what="hosts", reason=f"{host!r} is no name of a server: say runs.example.com")
+        raise DefinitionError(what="hosts", reason=f"{host!r} is not a host name; pass one such as runs.example.com")
     return name
 
 

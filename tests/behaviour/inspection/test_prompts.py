@@ -170,7 +170,7 @@ async def test_a_handoff_with_invalid_input_or_another_output_type_is_refused() 
     async with testing.app(agent, counts) as app:
         assert await app.run(agent, "count", id="r") == "sorry"
         assert "do not fit" in model.prompts[-1].messages[-1].text
-    with pytest.raises(DefinitionError, match="has another output type"):
+    with pytest.raises(DefinitionError, match="returns another type; set the same output="):
         limpet.llm_agent("seeing_wrong", model=model, instructions="x", handoffs=[numbers])
 
 

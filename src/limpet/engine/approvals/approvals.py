@@ -1,7 +1,7 @@
 """Checks before a step starts: the budget must allow it, and a person must approve it if its risk needs that.
 
-This module also asks a person about an unknown outcome. A request that belongs to a step has an identity below the
-step's, so that replay finds it.
+This module also asks a person about an unknown outcome. The name of a request that belongs to a step starts with the
+step's name, so that replay finds it.
 """
 
 from collections.abc import Mapping
@@ -30,6 +30,8 @@ Kind = Literal["unknown", "budget", "escalation"]
 # Answers to the question whether an effect was applied. "unknown" is stored as the outcome "gave_up".
 OUTCOMES = ("applied", "not_applied", "unknown")
 CHOICES = ("retry", "fail")
+AFTER_EXPIRY = "Run `limpet resume` on the failed run to ask again, or catch limpet.Expired."
+AFTER_REFUSAL = "Run `limpet resume` on the failed run to ask again, or catch limpet.BudgetExceeded."
 # How often a person is asked again because the data they saw has changed.
 MAX_CHANGES = 3
 # Kinds of requests before a step starts, as they appear in identities.
@@ -51,7 +53,7 @@ class StartPermission(NamedTuple):
     args: dict[str, Any]
     """Arguments as used."""
     last_seen: int | None = None
-    """For a standing permission, the last command seen when it was checked, because it may be revoked meanwhile."""
+    """For a standing approval, the last command seen when it was checked, because it may be revoked meanwhile."""
     is_fresh: bool = False
     """Whether the data of the tool's sources was read again for this start."""
 
@@ -286,7 +288,8 @@ class ApprovalGate:
         )
 
     def _expired(self, decided: RequestOutcome) -> Expired:
-        return Expired(request=decided.request, expired_at=decided.expires or self._x.deadline or 0)
+        expired_at = decided.expires or self._x.deadline or 0
+        return Expired(request=decided.request, expired_at=expired_at, fix=AFTER_EXPIRY)
 
     # Budgets
 
@@ -332,7 +335,7 @@ class ApprovalGate:
         """Return the error with the values that were recorded first."""
         opened = self._x.history.records[request].opened
         assert isinstance(opened, b.RequestOpened)
-        return exceeded if opened.args is None else BudgetExceeded(**opened.args.value())
+        return exceeded if opened.args is None else BudgetExceeded(**opened.args.value(), fix=AFTER_REFUSAL)
 
     async def _check_pressure(self, name: str, number: int, pressure: tuple[str, ...]) -> None:
         """Raise a risk flag once when a limit is near.
@@ -433,7 +436,7 @@ class ApprovalGate:
         return self.unknown_name(name) in self._x.history.records
 
     def unknown_name(self, name: str) -> str:
-        """Return the identity of the request about the outcome of a step."""
+        """Return the name in the log of the request about the outcome of a step."""
         before = self._x.history.records.get(name)
         return f"{name}/unknown#{1 + (before.resolutions if before is not None else 0)}"
 

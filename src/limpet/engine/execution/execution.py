@@ -176,14 +176,14 @@ class Execution:
     # Calls
 
     def take_name(self, name: str) -> str:
-        """Return the identity of a call that the code makes now."""
+        """Return the name in the log of a call that the code makes now."""
         if self.handed_to is not None and self._closed is None:
             raise HandedOff(run=self.run, agent=self.handed_to)
         self.note_call()
         return current_scope().take(name, current_caller())
 
     def peek_name(self, name: str) -> str:
-        """Return the identity that the next call with this name will have here."""
+        """Return the name in the log that the next call with this name will have here."""
         return current_scope().peek(name)
 
     def note_call(self) -> None:

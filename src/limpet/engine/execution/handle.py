@@ -65,7 +65,10 @@ class ReadOnlyPort:
     async def cancel(self, run: str, /, *, reason: str) -> None:
         """Cancel a run that this one started. Raises WrongState for others."""
         if not run.startswith(f"{self._run}."):
-            raise WrongState(run=run, status="not started by this run", wanted="a cancel from a fork or dry run")
+            fix = f"Run `limpet cancel {run}`, or call app.cancel."
+            raise WrongState(
+                run=run, status="not a run that this fork or replay started", wanted="cancelling it", fix=fix
+            )
         await self._port.cancel(run, reason=reason)
 
 

@@ -41,7 +41,7 @@ class Step:
     blobs: Sequence[Blob] = ()
     grant: str | None = None
     last_seen: int | None = None
-    """Last command seen when a standing permission was checked."""
+    """Last command seen when a standing approval was checked."""
     is_budget_checked: bool = False
     """Whether the budget was checked for the next attempt."""
     is_fresh: bool = False

@@ -1,8 +1,8 @@
 """Records of the calls of an agent's code, built from the log; replay is answered from them. Pure.
 
-A call has one record, under its identity: the event that opened it, what happened since, and the event that settled it.
-Commands are kept by their sequence, because a wait names the command that ended it. Records of finished turns are
-dropped: the code never reaches them again.
+A call has one record, under its name in the log: the event that opened it, what happened since, and the event that
+settled it. Commands are kept by their sequence, because a wait names the command that ended it. Records of finished
+turns are dropped: the code never reaches them again.
 """
 
 from dataclasses import dataclass
@@ -340,5 +340,5 @@ class History:
 
 
 def scope_of(name: str) -> str:
-    """Return the scope of a call: its identity without its own name."""
+    """Return the scope of a call: the part of its name in the log up to the last slash."""
     return name[: name.rindex("/") + 1] if "/" in name else ""

@@ -22,14 +22,14 @@ class Scope:
         self._inner: dict[str, Hashable] = {}
 
     def take(self, name: str, strand: Hashable) -> str:
-        """Return the identity of a call that is made now."""
+        """Return the name in the log of a call that is made now: scope, name and count."""
         if strand != self._owner:
             raise unscoped(name, self.path)
         self._counts[name] += 1
         return f"{self.path}{name}#{self._counts[name]}"
 
     def peek(self, name: str) -> str:
-        """Return the identity of the next call with this name."""
+        """Return the name in the log that the next call with this name will have."""
         return f"{self.path}{name}#{self._counts[name] + 1}"
 
     def enter(self, name: str, strand: Hashable) -> "Scope":

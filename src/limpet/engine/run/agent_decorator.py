@@ -71,8 +71,9 @@ def agent(  # noqa: PLR0913 - all by name, and few at a time
     of the code; `accepts` names older versions whose runs this code may execute. `steps` is the expected number of
     steps, for display. `deadline` is the maximum wall-clock time of a run, including waits, and `budget` what it may
     use. `approvals` and `escalate` decide when a person is asked. `checkpoint` sets when the log is written:
-    "every_step", "every_iteration" (of a turn) or "on_state_change". `exclusive` allows one run per "session" or "user"
-    at a time. A run that was idle for longer than `max_age` waits for an operator.
+    "every_step", "every_iteration" (at the end of each turn) or "on_state_change" (after each patch). `exclusive`
+    allows one run per "session" or "user" at a time. A run that was idle for longer than `max_age` waits for an
+    operator.
     """
     if bare:
         raise DefinitionError(what="an agent", reason="add parentheses: @limpet.agent()")

@@ -8,7 +8,7 @@ from msgspec import UnsetType
 from limpet.engine.execution.execution import Execution
 from limpet.engine.execution.user_code import ThreadPool
 from limpet.engine.replay.history import Record
-from limpet.errors import FileFailed, InvalidValue, NotFound
+from limpet.errors import FileFailed, InvalidArgument, NotFound
 from limpet.events import Artifact, Payload
 from limpet.events.bodies import ArtifactStored
 from limpet.stores import Store
@@ -76,7 +76,7 @@ def _content(data: bytes | str | Path) -> bytes | AsyncIterator[bytes]:
         case Path():
             return _read(data)
         case _:
-            raise InvalidValue(path="data", reason=f"must be bytes, str or Path, not {type(data).__name__}")
+            raise InvalidArgument(path="data", reason=f"must be bytes, str or Path, not {type(data).__name__}")
 
 
 async def _read(path: Path) -> AsyncIterator[bytes]:

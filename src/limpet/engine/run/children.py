@@ -115,7 +115,7 @@ class Children:
         """Budgets of calls that may not be in the log yet, by run."""
 
     def find(self, agent: Agent[Any, Any] | str, input: object, how: str) -> OutgoingCall:
-        """Return the call that the code makes now: its identity, its input as JSON, and its record."""
+        """Return the call that the code makes now: its name in the log, its input as JSON, and its record."""
         if not isinstance(agent, str):
             check_agent(agent)
         plain = _JSON.dump(input) if isinstance(agent, str) else agent.dump_input(input)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from limpet.context.slice import SliceMessage
 from limpet.engine.execution.execution import Execution
 from limpet.engine.replay.history import Record
-from limpet.errors import InvalidValue
+from limpet.errors import InvalidArgument
 from limpet.events import Payload, digest
 from limpet.events import bodies as b
 from limpet.ids import LONGEST_ID
@@ -95,7 +95,7 @@ class RunConversation:
     async def say(self, name: str, record: Record | None, text: str, role: Role) -> None:
         """Append a message, once."""
         if role not in ROLES:
-            raise InvalidValue(path="role", reason=f"must be one of {', '.join(ROLES)}, not {role!r}")
+            raise InvalidArgument(path="role", reason=f"must be one of {', '.join(ROLES)}, not {role!r}")
         if record is None:
             await self.put_all(name, None, [self.message(role, text)])
         else:

@@ -1,7 +1,7 @@
 """`Run`: the durable API for agent code.
 
-Every method is a plain function that takes its identity when it is called and returns a coroutine. So
-`gather(run.step(a), run.call(b))` assigns the same identities in every execution.
+Every method is a plain function, not a coroutine function: it assigns the call's name in the log immediately, and
+returns a coroutine. So `gather(run.step(a), run.call(b))` assigns the same names in every execution.
 """
 
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
@@ -33,7 +33,7 @@ from limpet.engine.run.working_state import State, StateChange
 from limpet.engine.steps.steps import Steps
 from limpet.engine.waits.questions import QuestionOptions, Questions
 from limpet.engine.waits.waits import Waits
-from limpet.errors import Expired, InvalidValue
+from limpet.errors import Expired, InvalidArgument
 from limpet.events import Artifact, PlanStatus, Revision, StatePatch, inline
 from limpet.events import bodies as b
 
@@ -49,6 +49,7 @@ S = TypeVar("S", default=dict[str, Any])
 _UNDECLARED = codec_of(Any)
 # Maximum number of messages that `run.context` considers.
 MAX_MESSAGES = 500
+AFTER_TIMEOUT = "Pass a longer timeout= to `run.receive`, or catch limpet.Expired."
 
 
 class Turn:
@@ -309,7 +310,8 @@ class Run(Generic[S]):
         if ended.event is None:
             opened = self._x.history.records[verb].opened if verb in self._x.history.records else None
             until = opened.expires if isinstance(opened, b.WaitOpened) else expires
-            raise self._x.attribute_error(Expired(request=verb, expired_at=until or self._x.deadline or 0), verb)
+            expired_at = until or self._x.deadline or 0
+            raise self._x.attribute_error(Expired(request=verb, expired_at=expired_at, fix=AFTER_TIMEOUT), verb)
         received = self._x.history.commands[ended.event]
         assert isinstance(received, b.SignalReceived)
         value: T = codec_of(type).load(await self._x.unpack(received.value))
@@ -317,7 +319,7 @@ class Run(Generic[S]):
 
     # State
 
-    def patch(  # noqa: PLR0913 - all by name, and few at a time
+    def patch(  # noqa: PLR0913 - keyword-only; callers pass one or two
         self,
         *,
         goal: str | None = None,
@@ -333,9 +335,9 @@ class Run(Generic[S]):
     ) -> Coroutine[Any, Any, None]:
         """Change the agent's working state. The patch is applied completely or not at all.
 
-        `facts` adds or replaces facts, with the current step, their `source`, and the keys of the facts that they were
-        `derived_from`; `retract` removes facts. `plan` replaces the plan. `questions` adds open questions, and
-        `answered` maps open questions to their answers. `flags` adds risk flags. `data` replaces the typed data of
+        `facts` adds or replaces facts. Each records the current step, its `source`, and the keys of the facts that it
+        was `derived_from`. `retract` removes facts by key. `plan` replaces the plan. `questions` adds open questions,
+        and `answered` maps open questions to their answers. `flags` adds risk flags. `data` replaces the typed data of
         `Run[S]`.
         """
         change = StateChange(
@@ -369,12 +371,13 @@ class Run(Generic[S]):
     def decide(
         self, question: str, /, *, choose: T, over: Sequence[T], because: str, confidence: float | None = None
     ) -> Coroutine[Any, Any, T]:
-        """Record a decision: the choice, its options and its reason. On replay, return the recorded choice.
+        """Record that the agent chose `choose` out of `over`, and why (`because`). On replay, return the recorded
+        choice.
 
         `confidence` is a number from 0 to 1; the agent's `escalate` rule may ask a person to confirm a low one.
         """
         if choose not in over:
-            raise InvalidValue(path="choose", reason=f"{brief(choose)} is not one of the options")
+            raise InvalidArgument(path="choose", reason=f"{brief(choose)} is not one of over={brief(over)}")
         redaction = self._x.kit.store.redaction
         options = [redaction.value(_UNDECLARED.dump(each)) for each in over]
         chosen = redaction.value(_UNDECLARED.dump(choose))
@@ -417,7 +420,10 @@ class Run(Generic[S]):
     # Conversation
 
     def say(self, text: str, /, *, role: Role = "assistant") -> Coroutine[Any, Any, None]:
-        """Append a message to the run's conversation, once: the one it was started in, or its own."""
+        """Append a message to the conversation that the run was started in, or else to the run's own.
+
+        When the run resumes, the message is not appended again.
+        """
         name = self._x.take_name("say")
         return self.conversation.say(name, self._x.find(name, b.MessageSaid), text, role)
 
@@ -446,12 +452,13 @@ class Run(Generic[S]):
         messages = [each.spoken() for each in found]
         return slice_of(known, messages=messages, max_tokens=max_tokens, max_bytes=max_bytes)
 
-    # Structure
+    # Scopes, turns and versions
 
     def scope(self, name: str, /) -> AbstractAsyncContextManager[None]:
         """Return a context manager that gives the calls inside it their own scope; parallel branches need one each.
 
-        A scope with the name of a plan item marks that item as being done, and as done when it ends without an error.
+        If the plan has an item with this name, entering the scope sets its status to `doing`; leaving it without an
+        error sets `done`.
         """
         return ScopeEntry(self, name)
 
@@ -465,8 +472,8 @@ class Run(Generic[S]):
     def version(self, change: str, /) -> bool:
         """Return whether this run uses the new code of a change.
 
-        False while the log has effects in this scope that the code has not reached: the old code passed this point.
-        Otherwise True. The answer is recorded, so a run never switches.
+        Returns False if the log has effects in this scope that the code has not reached again, because then old code
+        has run past this point; else True. The answer is recorded, so a run never switches.
         """
         self._x.note_call()
         scope = current_scope()
@@ -485,16 +492,18 @@ class Run(Generic[S]):
     # Values that would otherwise differ in every execution
 
     def now(self) -> datetime:
-        """Return the current time, the same in every execution."""
+        """Return the current time, and record it: when the run resumes, this call returns the recorded time."""
         return to_datetime(self._value("now", self._x.kit.now))
 
     def random(self) -> float:
-        """Return a random number from 0 to 1, the same in every execution."""
+        """Return a random number from 0 to 1, and record it: when the run resumes, this call returns the recorded
+        number.
+        """
         value: float = self._value("random", self._x.random_fraction)
         return value
 
     def uuid(self) -> str:
-        """Return a random UUID, the same in every execution."""
+        """Return a random UUID, and record it: when the run resumes, this call returns the recorded one."""
         value: str = self._value("uuid", lambda: str(UUID(int=self._x.kit.ids.bits(128), version=4)))
         return value
 
@@ -511,21 +520,21 @@ class Run(Generic[S]):
 
 
 class ScopeEntry(AbstractAsyncContextManager[None]):
-    """An entered scope. Blocking code calls `enter` and `leave` directly."""
+    """Context manager that `run.scope` returns. Blocking code calls `enter` and `leave` directly."""
 
     def __init__(self, run: Run[Any], name: str) -> None:
         self._run, self._name = run, name
         self._before: Scope | None = None
 
     def enter(self) -> Coroutine[Any, Any, None]:
-        """Enter the scope now; return a coroutine that marks the plan item as being done."""
+        """Enter the scope now; return a coroutine that sets the plan item's status to `doing`."""
         self._run._x.note_call()
         self._before = current_scope()
         set_scope(self._before.enter(self._name, current_caller()))
         return self._mark("enter", "doing")
 
     def leave(self, *, done: bool) -> Coroutine[Any, Any, None] | None:
-        """Leave the scope; return a coroutine that marks the plan item as done, or None after an error."""
+        """Leave the scope; return a coroutine that sets the plan item's status to `done`, or None after an error."""
         assert self._before is not None
         marking = self._mark("leave", "done") if done and not self._run._x.is_closed else None
         set_scope(self._before)

@@ -11,7 +11,7 @@ from msgspec import Raw, UnsetType
 from typing_extensions import TypeVar
 
 from limpet.engine.definitions.types import TypeCodec
-from limpet.errors import InvalidValue
+from limpet.errors import InvalidArgument, InvalidValue
 from limpet.events import Artifact, Fact, PlanItem, StatePatch, canonical
 from limpet.redaction import NOTHING, Redaction
 from limpet.secret import hidden
@@ -99,11 +99,11 @@ class StateChange:
     derived_from: Sequence[str] = ()
 
     def _check(self) -> None:
-        """Raise InvalidValue for arguments of the wrong type: they would be stored, but could not be read."""
+        """Raise InvalidArgument for a wrong type: the value would be stored, but could not be read."""
         for name, fits, wanted in _PARTS:
             given = getattr(self, name)
             if given is not None and not fits(given):
-                raise InvalidValue(path=name, reason=f"must be {wanted}, not {given!r}")
+                raise InvalidArgument(path=name, reason=f"must be {wanted}, not {given!r}")
 
     def patch(self, codec: TypeCodec, step: int | None, redaction: Redaction = NOTHING) -> StatePatch:
         """Return the change in its stored form."""

@@ -27,7 +27,11 @@ PATIENCE = Retry(3)
 
 
 async def effects_to_undo(store: Store, run: str) -> list[StepView]:
-    """Return the effects of a run to undo or to mark as irreversible, last one first; empty if none can be undone."""
+    """Return the effects of a run that may have been applied and that have a compensation or are irreversible.
+
+    The newest comes first; effects that were already undone are included. The list is empty if none of them has a
+    compensation.
+    """
     steps = (await load_log_view(store, run)).steps
     applied = [step for _, step in sorted(steps.items(), reverse=True) if _may_be_applied(step)]
     found = [step for step in applied if _tool(step) is not None]
@@ -82,7 +86,10 @@ class Compensation:
         self._because: Failure | None = None
 
     async def run(self, steps: list[StepView], because: Failure | None) -> None:
-        """Undo steps one after another. The first event records the failure of the run."""
+        """Undo the steps in the given order.
+
+        The first event that is written also stores `because`, the failure that started the compensation.
+        """
         self._because = None if self._x.history.is_undoing else because
         for step in steps:
             tool = _tool(step)

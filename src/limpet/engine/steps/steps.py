@@ -1,7 +1,8 @@
 """Steps: record the intent before the effect, make attempts durable, and return results unchanged.
 
-A step's last event tells its state: not started, running (so its worker died), to be retried, unknown, or settled. A
-loop takes it from there to its next event. So a step whose worker was killed continues like any other.
+The last event of a step determines what happens next. If it is `step.started`, the worker died during that attempt.
+`run` continues from event to event until the step is settled, so a step whose worker was killed continues like any
+other.
 """
 
 import asyncio
@@ -47,7 +48,11 @@ from limpet.stores.blobs import Blob
 
 __all__ = ["Step", "Steps"]
 
-NO_MODEL = "this fork makes no model calls; fork with model='live' to allow them"
+NO_MODEL = "this fork makes no model calls"
+ALLOW_MODEL = "Fork the original run again, with `--model live` (in Python, model='live')."
+ANSWER_WITH_RESULT = 'Run `limpet resume` on the failed run, and answer {"applied": RESULT} when it asks again.'
+NO_RESULT = Failure(type="", message="no result was given")
+WORKER_DIED = Failure(type="", message="the worker died during the call")
 # The marker of a secret in encoded arguments.
 MARKED = MARK.encode()
 
@@ -70,7 +75,8 @@ class Steps:
     def find(
         self, tool: Tool[..., Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str | None = None
     ) -> tuple[Step, Record | None]:
-        """Return the step that the code calls now, and its record. The step gets its identity and number here.
+        """Return the step that the code calls now, and its record. This assigns the step's name in the log and its
+        number.
 
         The arguments of a model call are not compared with the log, so that instructions can be edited.
         """
@@ -126,7 +132,8 @@ class Steps:
         opened = record.opened
         assert isinstance(opened, b.StepStarted)
         args = step.args
-        if traits.effect != "none" or opened.grant is not None:  # the arguments as used; a person may have edited them
+        if traits.effect != "none" or opened.grant is not None:
+            # An effect keeps the arguments with which it was started, because a person may have edited them.
             args = step.tool.renew(await x.unpack(opened.args), opened.args.versions)
         self._prepare(step, args)
         step.key = opened.key or step.key
@@ -164,7 +171,7 @@ class Steps:
         self._prepare(step, permit.args)
 
     def _prepare(self, step: Step, args: dict[str, Any]) -> None:
-        """Set the step's arguments as used, and its key."""
+        """Set the arguments that the tool is called with, and the step's idempotency key."""
         used = step.args_digest
         if args is not step.args:
             step.args, step.encoded = args, canonical(args)
@@ -204,13 +211,13 @@ class Steps:
         if isinstance(verdict, FindOut):
             return self._add(unknown)
         if step.tool.traits.effect != "none" or step.tool.traits.max_spend is not None:
-            self._add(unknown)  # the amount reserved for it counts as spent
+            self._add(unknown)  # `step.unknown` charges the budget for the attempt that died.
         return await self._attempt(step, started.attempt)
 
     async def _after_not_applied(self, step: Step, resolved: b.StepResolved) -> Latest:
         """Continue after it turned out that nothing was applied.
 
-        After a death, the attempt is repeated. After an error, `retry` decides whether there is another one.
+        After a death, the attempt is repeated. After an error, `retry` decides whether another attempt follows.
         """
         retry, failure = step.tool.traits.retry, resolved.failure
         if failure is None:
@@ -238,10 +245,10 @@ class Steps:
         self._x.journal.add(body)
         return body
 
-    # One attempt
+    # Attempts
 
     async def _attempt(self, step: Step, attempt: int, *, nothing_left: bool = False) -> Latest:
-        """Make one attempt. `nothing_left` means that earlier attempts have applied nothing."""
+        """Make one attempt. `nothing_left` means that no earlier attempt was applied."""
         x = self._x
         if x.is_late:
             raise x.deadline_error(step.name)
@@ -271,9 +278,10 @@ class Steps:
             return body
 
     async def _stale(self, step: Step, attempt: int, nothing_left: bool) -> Latest:
-        """Refuse an attempt that depends on out-of-date data.
+        """Return None if the data of the tool's sources is fresh. Otherwise refuse the attempt.
 
-        A step that started before fails, or its outcome stays unknown.
+        Raises Stale if the step never started. Fails the step if nothing was applied, else gives up with an unknown
+        outcome.
         """
         x, traits = self._x, step.tool.traits
         source = self._freshness.stale(step.tool)
@@ -293,7 +301,7 @@ class Steps:
         """Record a stubbed result instead of calling the tool, in a fork without live effects."""
         x, started = self._x, replace(self._started(step, attempt), stubbed=True)
         if step.tool.kind == "model":
-            await x.halt(NotStubbed(tool=step.tool.name, number=step.number, reason=NO_MODEL))
+            await x.halt(NotStubbed(tool=step.tool.name, number=step.number, reason=NO_MODEL, fix=ALLOW_MODEL))
         try:
             result, step.made_up = await self._stub_results.result(step)
             started = replace(started, made_up=step.made_up)
@@ -307,7 +315,7 @@ class Steps:
         return body
 
     async def _record_start(self, step: Step, attempt: int) -> bool:
-        """Record the start of an attempt. Returns False if a standing permission may have been revoked."""
+        """Record the start of an attempt. Returns False if the standing approval that it uses may have been revoked."""
         x, opening = self._x, self._start_events(step, attempt)
         last_seen, step.last_seen = step.last_seen, None
         if last_seen is not None:
@@ -486,7 +494,7 @@ class Steps:
                 if record is not None and isinstance(record.settled, b.StepCompleted):
                     return record.settled
                 if last_seen is not None and last_seen < x.journal.last_seen:
-                    step.packed = None  # a standing permission may have been revoked
+                    step.packed = None  # a standing approval may have been revoked
                     return None
             except (LeaseLost, StoreUnavailable) as error:
                 await x.halt(error)
@@ -495,46 +503,59 @@ class Steps:
                 step.grant = None  # the approval was used
                 return self._failed(step, attempt, call, error)
 
-    # Result for the code
+    # Results
 
     async def _outcome(self, step: Step, settled: AnyBody) -> Any:
         match settled:
             case b.StepResolved(outcome="applied", output=None):
-                raise self._error(OutputUnavailable, step, settled.attempt, settled.failure)
+                raise self._error(
+                    OutputUnavailable, step, settled.attempt, settled.failure or NO_RESULT, fix=ANSWER_WITH_RESULT
+                )
             case b.StepCompleted(unavailable=None) | b.StepResolved(outcome="applied"):
                 assert isinstance(settled, b.StepCompleted | b.StepResolved)
-                versions = settled.output.versions if settled.output is not None else {}
-                output = await self._x.unpack(settled.output)
-                try:
-                    return step.tool.load_result(output, versions)
-                except InvalidValue as error:
-                    failure = failure_of(error)
-                    if output is None and isinstance(settled, b.StepResolved):  # answered without a result
-                        failure = replace(failure, message="no result was given")
-                    raise self._error(OutputUnavailable, step, settled.attempt, failure) from error
+                return await self._output(step, settled)
             case b.StepCompleted():
+                assert settled.unavailable is not None
                 raise self._error(OutputUnavailable, step, settled.attempt, settled.unavailable)
             case b.StepResolved():
-                raise self._error(OutcomeUnknown, step, settled.attempt, settled.failure)
+                raise self._error(OutcomeUnknown, step, settled.attempt, settled.failure or WORKER_DIED)
             case b.StepFailed():
                 raise self._error(StepFailed, step, settled.attempt, settled.failure)
             case _:
                 raise AssertionError(settled)
 
-    def _error(self, kind: type[StepFailed], step: Step, attempts: int, failure: Failure | None) -> StepFailed:
+    async def _output(self, step: Step, settled: b.StepCompleted | b.StepResolved) -> Any:
+        """Return the recorded result. Raises OutputUnavailable if it does not match the tool's type."""
+        versions = settled.output.versions if settled.output is not None else {}
+        output = await self._x.unpack(settled.output)
+        try:
+            return step.tool.load_result(output, versions)
+        except InvalidValue as error:
+            failure, fix = failure_of(error), ""
+            if isinstance(settled, b.StepResolved):
+                fix = ANSWER_WITH_RESULT
+                if output is None:  # a person answered without a result
+                    failure = replace(failure, message=NO_RESULT.message)
+            raise self._error(OutputUnavailable, step, settled.attempt, failure, fix=fix) from error
+
+    def _error(self, kind: type[StepFailed], step: Step, attempts: int, failure: Failure, **more: str) -> StepFailed:
         error = kind(
             tool=step.tool.name,
             number=step.number,
             attempts=attempts,
-            error_type=failure.type if failure else "",
-            message=failure.message if failure else "outcome unknown",
-            error_types=failure.mro if failure else (),
+            error_type=failure.type,
+            message=failure.message,
+            error_types=failure.mro,
+            **more,
         )
         return self._x.attribute_error(error, step.name)
 
 
 def _checkpoint_moment(tool: Tool[..., Any, Any]) -> Moment:
-    """Return the checkpoint moment of a returning step. Replies of models are paid for, so they are always written."""
+    """Return the checkpoint moment of a step that returns.
+
+    The reply of a model is always flushed before the code continues, because it was paid for.
+    """
     if tool.kind == "model":
         return "model_returns"
     return "step_returns" if tool.traits.effect == "none" else "effect_returns"

@@ -30,7 +30,7 @@ class _Recorded(NamedTuple):
     """Results recorded in the forked run."""
 
     steps: Mapping[str, Payload]
-    """By the identity of the step; only steps after the fork point."""
+    """By the name of the step in the log; only steps after the fork point."""
     calls: Mapping[tuple[str, str], Payload]
     """By tool and digest of the arguments, for all steps. Stubbed results are not included."""
 

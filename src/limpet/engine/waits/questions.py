@@ -9,10 +9,15 @@ from limpet.engine.definitions.types import TypeCodec, codec_of
 from limpet.engine.execution.execution import Execution
 from limpet.engine.replay.history import Record
 from limpet.engine.waits.waits import Waits
-from limpet.errors import Expired, InvalidAnswer, InvalidValue
+from limpet.errors import Expired, InvalidAnswer, InvalidArgument, InvalidValue
 from limpet.events import bodies as b
 
 __all__ = ["QuestionOptions", "Questions"]
+
+AFTER_EXPIRY = (
+    "Pass default= or a longer expires= to `run.ask`, or catch limpet.Expired. "
+    "`limpet resume` on the failed run asks again."
+)
 
 
 class QuestionOptions(TypedDict, total=False):
@@ -35,7 +40,7 @@ class Questions:
         self._waits = waits
 
     def ask(self, question: str, how: QuestionOptions) -> Coroutine[Any, Any, Any]:
-        """Take the question's identity, and return a coroutine that waits for the answer."""
+        """Assign the question's name in the log, and return a coroutine that waits for the answer."""
         if unknown := set(how) - set(QuestionOptions.__annotations__):
             raise TypeError(f"ask() got unknown arguments: {', '.join(sorted(unknown))}")
         check("answer", how.get("answer", Any), type)
@@ -52,12 +57,14 @@ class Questions:
         if (period := how.get("expires")) is not None:
             expires = x.kit.now() + microseconds(period)
             if x.deadline is not None and expires > x.deadline:
-                raise InvalidValue(path="expires", reason="later than the run's deadline")
+                raise InvalidArgument(path="expires", reason="later than the run's deadline")
         options = [*how["options"]] if "options" in how else None
         if options is not None and "default" in how and how["default"] not in options:
-            raise InvalidValue(path="default", reason=f"{brief(how['default'])} is not one of the options")
+            raise InvalidArgument(
+                path="default", reason=f"{brief(how['default'])} is not one of options={brief(options)}"
+            )
         if how.get("escalate") and expires is None:
-            raise InvalidValue(path="escalate", reason="needs expires=")
+            raise InvalidArgument(path="escalate", reason="needs expires=")
         return b.RequestOpened(
             request=x.kit.ids.new(),
             name=name,
@@ -82,9 +89,8 @@ class Questions:
         if decided.answer is None:
             if request.default is not None:
                 return wanted.load(await x.unpack(request.default))
-            raise x.attribute_error(
-                Expired(request=decided.request, expired_at=decided.expires or x.deadline or 0), name
-            )
+            expired_at = decided.expires or x.deadline or 0
+            raise x.attribute_error(Expired(request=decided.request, expired_at=expired_at, fix=AFTER_EXPIRY), name)
         try:
             return wanted.load(_value_of(decided.answer, await x.unpack(decided.answer.answer)))
         except InvalidValue as error:
