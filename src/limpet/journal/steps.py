@@ -34,7 +34,6 @@ async def load_log_view(store: Store, run: str, *, upto: int | None = None) -> L
 
 
 def no_step(run: str, number: int, last: int) -> NotFound:
-    """Return the error for a missing step, with a note on the existing ones."""
-    error = NotFound(what="step", id=f"{run} step {number}")
-    error.add_note(f"The run has steps 1 to {last}." if last else "The run has no step yet.")
-    return error
+    """Return the error for a missing step. Its hint names the existing ones."""
+    fix = f"Pass a step from 1 to {last}." if last else "Wait for the first step: the run has none yet."
+    return NotFound(what="step", id=f"{run}/{number}", fix=fix)

@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 import msgspec
 from msgspec import UNSET
 
-from limpet.clock import SECOND, to_microseconds
+from limpet.clock import SECOND, format_time, to_microseconds
 from limpet.context.brief import Chosen, shown
 from limpet.engine.definitions.types import codec_of
 from limpet.engine.run.working_state import State
@@ -365,7 +365,9 @@ async def _at(store: Store, run: str, last: int, at: datetime | int) -> int:
         [event] = await store.read(run, after=middle - 1, limit=1)
         low, high = (middle, high) if event.time <= wanted else (low, middle - 1)
     if low == 0:
-        raise NotFound(what="event", id=f"{run} at that time")
+        [first] = await store.read(run, limit=1)
+        fix = f"Pass a later time: the run was created at {format_time(first.time)}."
+        raise NotFound(what="event", id=f"{run} until {format_time(wanted)}", fix=fix)
     return low
 
 

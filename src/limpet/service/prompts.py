@@ -78,16 +78,14 @@ async def context_of(
 
 async def _not_a_model_call(store: Store, run: str, step: int) -> NotFound:
     """Return the error for a step that is not a model call."""
-    error, asked = NotFound(what="model call", id=f"{run} step {step}"), dict[int, None]()
+    asked = dict[int, None]()
     async for event in store.log(run):
         body = store.decode(event)
         if isinstance(body, b.StepStarted) and body.kind == "model":
             asked[body.number] = None
-    if asked:
-        error.add_note(
-            f"Model calls are at steps {', '.join(map(str, [*asked][:MANY]))}{'…' if len(asked) > MANY else ''}."
-        )
-    return error
+    steps = f"{', '.join(map(str, [*asked][:MANY]))}{'…' if len(asked) > MANY else ''}"
+    fix = f"Pass the step of a model call: {steps}." if asked else "Pass another run: this one has no model calls."
+    return NotFound(what="model call", id=f"{run}/{step}", fix=fix)
 
 
 async def read_prompt(store: Store, run: str, step: int, chosen_by: BuildContext | None) -> PromptView:

@@ -18,6 +18,7 @@ from limpet.errors import (
     DamagedEvent,
     IdConflict,
     InvalidAppend,
+    InvalidArgument,
     InvalidValue,
     LimpetError,
     NewerVersion,
@@ -577,14 +578,16 @@ class Store:
         try:
             return await self._ask(lambda: self._feed(after, limit))
         except ValueError as error:
-            raise InvalidValue(path="after", reason=f"{after!r} is not a cursor that this store returned") from error
+            raise InvalidArgument(path="after", reason=f"{after!r} is not a cursor that this store returned") from error
 
     async def recent(self, kinds: Sequence[str], *, before: str = "", scan: int = SCANNED) -> Recent:
         """Return events of some kinds among the latest of all, newest first; continue before the page's `next`."""
         try:
             return await self._ask(lambda: self._recent(before, kinds, scan))
         except ValueError as error:
-            raise InvalidValue(path="before", reason=f"{before!r} is not a cursor that this store returned") from error
+            raise InvalidArgument(
+                path="before", reason=f"{before!r} is not a cursor that this store returned"
+            ) from error
 
     async def feed_end(self) -> str:
         """Return the cursor after which a feed has only events that are written from now on."""
@@ -790,4 +793,4 @@ async def _chunks(parts: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
 
 def _check_page(limit: int) -> None:
     if not 1 <= limit <= LARGEST_PAGE:
-        raise InvalidValue(path="limit", reason=f"must be between 1 and {LARGEST_PAGE}")
+        raise InvalidArgument(path="limit", reason=f"must be between 1 and {LARGEST_PAGE}")

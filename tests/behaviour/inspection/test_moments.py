@@ -57,7 +57,9 @@ async def test_state_at_any_step_event_or_time_is_the_fold_of_the_log() -> None:
                 await app.state("r1", **wrong)
         with pytest.raises(limpet.NotFound) as missing:
             await app.diff("r1", step=99)
-        assert missing.value.__notes__ == ["The run has steps 1 to 12."]
+        assert missing.value.hint == "Pass a step from 1 to 12."
+        with pytest.raises(limpet.NotFound, match=r"No event 'r1 until 1970-01-01 00:00:00 UTC'\. Pass a later time"):
+            await app.state("r1", at=1)
         unclear: list[dict[str, Any]] = [{"before": 1, "after": 1}, {"at": now.replace(tzinfo=None)}]
         for wrong in unclear:
             with pytest.raises(limpet.InvalidValue):

@@ -69,7 +69,7 @@ async def test_a_prompt_is_exact_after_the_agent_changed() -> None:
         found = await app.prompt("r", step=1)
         assert found.is_exact  # there are no facts, so the default context is the same
         assert found.prompt.messages[0].text == "Talk."
-        with pytest.raises(NotFound, match="step 2"):
+        with pytest.raises(NotFound, match="r/2"):
             await app.prompt("r", step=2)
 
 
@@ -85,7 +85,7 @@ async def test_the_error_for_a_step_without_a_prompt_lists_model_steps() -> None
         await app.run(agent, "go", id="r")
         with pytest.raises(NotFound) as missing:
             await app.prompt("r", step=2)
-    assert missing.value.__notes__ == ["Model calls are at steps 1, 3, 5."]
+    assert missing.value.hint == "Pass the step of a model call: 1, 3, 5."
 
 
 async def test_choose_can_skip_the_model_or_change_the_prompt() -> None:

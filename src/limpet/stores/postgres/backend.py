@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from limpet.clock import SECOND, Clock, Duration, SystemClock, microseconds
-from limpet.errors import ConnectionLost, InvalidValue, StaleServer, StoreBusy, StoreUnavailable
+from limpet.errors import ConnectionLost, InvalidArgument, InvalidValue, StaleServer, StoreBusy, StoreUnavailable
 from limpet.events import Codec, Event
 from limpet.ids import RandomIds
 from limpet.stores.append import CallerError
@@ -324,8 +324,10 @@ class PostgresBackend(SqlReads):
         if found and tuple(found[0][-2:]) == (xid, position):
             found = found[1:]
         elif xid and life != self._life():  # Its event is missing: lost or restored, not only pruned.
-            raise InvalidValue(
-                path="after", reason="the store was restored or has lost events since; start without a cursor"
+            raise InvalidArgument(
+                path="after",
+                reason="the store was restored or has lost events since this cursor was returned",
+                fix='Start again with after="".',
             )
         if not found:
             return Feed((), after or self._place_of(0, 0))

@@ -442,9 +442,12 @@ class PostgresTables:
         yield theirs
         status = self._db.info.transaction_status
         if status == psycopg.pq.TransactionStatus.INERROR:
-            raise InvalidAppend(run="", reason="a statement of the caller failed, and the caller ignored its error")
+            reason = "a statement of the caller's transaction failed, and the caller ignored its error"
+            fix = "Let the database error propagate, or run the statement inside a savepoint."
+            raise InvalidAppend(run="", reason=reason, fix=fix)
         if status != psycopg.pq.TransactionStatus.INTRANS or not self._query("take_back", lent):
-            raise InvalidAppend(run="", reason="the caller's code has ended the transaction")
+            fix = "Remove commit() and rollback(): Limpet commits the caller's writes together with the events."
+            raise InvalidAppend(run="", reason="the caller's code has ended the transaction", fix=fix)
         self._wire.run(self._db, self._sql["impatient"])
 
     def _read(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
