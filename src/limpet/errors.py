@@ -482,7 +482,7 @@ class OutcomeUnknown(StepFailed):
 
 @dataclass(eq=False, repr=False)
 class OutputUnavailable(StepFailed):
-    """The step was applied, but its output cannot be stored or read. Only a resume of the failed run repeats it."""
+    """The step was applied, but its output cannot be stored or read. A resume repeats it only if that is safe."""
 
     fix: str = ""
     """The hint, where a better one than the default is known."""
@@ -490,7 +490,7 @@ class OutputUnavailable(StepFailed):
     _summary = "Step {number} ({tool}) was applied, but its output cannot be stored or read: {message}."
     _hint = (
         "Return plain JSON or the annotated type from {tool}, or catch limpet.OutputUnavailable. To continue a failed "
-        "run, fork it at the next step with `--result {number}=JSON`: `limpet resume` would call {tool} again."
+        "run, fork it at the next step with `--result {number}=JSON`."
     )
 
 

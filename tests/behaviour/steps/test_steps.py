@@ -280,6 +280,36 @@ async def test_an_effect_whose_output_cannot_be_stored_is_not_repeated() -> None
         assert len(app.calls(act)) == 1
 
 
+@pytest.mark.parametrize(("effect", "calls"), [("once", 1), ("idempotent", 2)])
+async def test_a_resume_repeats_an_applied_step_without_output_only_if_that_is_safe(effect: Any, calls: int) -> None:
+    """A run that failed because an output cannot be stored is resumed: an effect that happens once is not repeated."""
+    made: list[int] = []
+
+    @limpet.tool(effect=effect, name=f"unstorable_{effect}")
+    async def act() -> Any:
+        made.append(1)
+        return object() if len(made) == 1 else "fine"
+
+    @limpet.agent(name=f"unstorable-{effect}")
+    async def agent(run: limpet.Run) -> Any:
+        return await run.step(act)
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, id="r")
+        await app.settle()
+        await app.resume("r")
+        await app.settle()
+        assert len(made) == calls
+        if calls == 2:
+            assert await handle.result() == "fine"
+            return
+        with pytest.raises(limpet.RunFailed, match="OutputUnavailable"):
+            await handle.result()
+        fork = await app.fork("r", at=2, results={1: "by hand"}, effects="live")
+        assert await fork.result() == "by hand"
+        assert len(made) == 1
+
+
 async def test_a_tool_reports_progress_and_spending_and_reads_its_key() -> None:
     """The idempotency key is not available in a read."""
 

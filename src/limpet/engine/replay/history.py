@@ -264,7 +264,8 @@ class History:
     def _undo_failure(self) -> None:
         """Undo the failure that ended the run, after a resume, and nothing else.
 
-        A failed step is retried under its own number and key; a request is asked again; a failed called run is resumed.
+        A failed step is retried under its own number and key, unless it was applied and a repeat is not safe; a request
+        is asked again; a failed called run is resumed.
         A call that a fork shares is made again, as the fork's own.
         """
         failed, self._failed = self._failed, None
@@ -274,7 +275,9 @@ class History:
         if record.shared:
             self._drop(record)
         elif isinstance(record.opened, b.StepStarted):
-            record.settled = record.end = None
+            is_applied = isinstance(record.settled, b.StepCompleted)  # only its output is missing
+            if not is_applied or record.opened.effect in ("none", "idempotent"):
+                record.settled = record.end = None
         elif isinstance(record.opened, b.AgentCalled) and isinstance(record.settled, b.WaitEnded):
             record.ignored_return = record.settled.event or 0
             record.settled = record.end = None
