@@ -13,7 +13,19 @@ from typing import Protocol
 
 from limpet.errors import InvalidArgument
 
-__all__ = ["SECOND", "Clock", "Duration", "FrozenClock", "SystemClock", "earliest", "microseconds", "to_microseconds"]
+__all__ = [
+    "SECOND",
+    "Clock",
+    "Duration",
+    "FrozenClock",
+    "SystemClock",
+    "earliest",
+    "format_time",
+    "microseconds",
+    "to_datetime",
+    "to_datetime_or_none",
+    "to_microseconds",
+]
 
 Duration = str | float | timedelta
 SECOND = 10**6
@@ -71,9 +83,14 @@ def to_datetime(microseconds: int) -> datetime:
     return _EPOCH + timedelta(microseconds=microseconds)
 
 
-def format_time(microseconds: int) -> str:
-    """Return a time in microseconds since 1970 as text for people."""
-    return f"{to_datetime(microseconds):%Y-%m-%d %H:%M:%S} UTC"
+def to_datetime_or_none(microseconds: int | None) -> datetime | None:
+    """Return a time as a datetime in UTC, or None for None."""
+    return None if microseconds is None else to_datetime(microseconds)
+
+
+def format_time(time: int | datetime) -> str:
+    """Return a time, a datetime or in microseconds since 1970, as text for people."""
+    return f"{to_datetime(time) if isinstance(time, int) else time:%Y-%m-%d %H:%M:%S} UTC"
 
 
 class Clock(Protocol):

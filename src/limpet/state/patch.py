@@ -4,9 +4,9 @@
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, json, to_builtins
 from msgspec.structs import asdict, replace
 
 from limpet.errors import InvalidPatch
@@ -14,7 +14,7 @@ from limpet.events import Artifact, Constraints, Fact, Limits, PlanItem, PlanSta
 from limpet.events.bodies import ArtifactStored
 from limpet.state.agent import NO_DATA, AgentState, current_item
 
-__all__ = ["Working", "apply", "describe_patch", "diff"]
+__all__ = ["Change", "Working", "apply", "describe_patch", "diff"]
 
 T = TypeVar("T")
 
@@ -174,50 +174,78 @@ def _data(state: AgentState) -> tuple[object, dict[str, int]]:
     return state.data, state.data_versions
 
 
-def describe_patch(before: AgentState, patch: StatePatch) -> list[str]:
-    """Describe what the patch changes in a state, one line per change."""
+class Change(NamedTuple):
+    """One change of a working state, as data and as text."""
+
+    part: Literal["goal", "constraints", "budget", "plan", "fact", "question", "artifact", "flag", "data"]
+    key: str
+    """The fact, question, artifact or flag; the index of a plan's item; "" for the others."""
+    before: Any
+    after: Any
+    text: str
+
+
+def describe_patch(before: AgentState, patch: StatePatch) -> list[Change]:
+    """Describe what the patch changes in a state."""
     return [*_describe_plan(before, patch), *_describe_facts(before, patch), *_describe_lists(before, patch)]
 
 
-def _describe_plan(before: AgentState, patch: StatePatch) -> Iterator[str]:
+def _describe_plan(before: AgentState, patch: StatePatch) -> Iterator[Change]:
     if not isinstance(patch.goal, UnsetType):
-        yield f"goal: {patch.goal!r} (was {before.goal!r})" if before.goal else f"goal: {patch.goal!r}"
+        text = f"goal: {patch.goal!r} (was {before.goal!r})" if before.goal else f"goal: {patch.goal!r}"
+        yield Change("goal", "", before.goal, patch.goal, text)
     if not isinstance(patch.constraints, UnsetType):
-        yield "constraints changed"
+        old, new = to_builtins(before.constraints), to_builtins(patch.constraints)
+        yield Change("constraints", "", old, new, "constraints changed")
     if not isinstance(patch.budget, UnsetType):
-        yield "budget changed"
+        yield Change("budget", "", to_builtins(before.budget), to_builtins(patch.budget), "budget changed")
     plan = before.items
     if not isinstance(patch.plan, UnsetType):
         plan = patch.plan
-        yield "plan: " + (" → ".join(f"{item.item} ({item.status})" for item in plan) or "none")
+        text = "plan: " + (" → ".join(f"{item.item} ({item.status})" for item in plan) or "none")
+        yield Change("plan", "", to_builtins(before.items), to_builtins(plan), text)
     for revision in patch.revise:
-        yield f"plan item {revision.index + 1} {plan[revision.index].item!r}: {revision.status}"
+        item = plan[revision.index]
+        text = f"plan item {revision.index + 1} {item.item!r}: {revision.status}"
+        yield Change("plan", str(revision.index), item.status, revision.status, text)
 
 
-def _describe_facts(before: AgentState, patch: StatePatch) -> Iterator[str]:
+def _describe_facts(before: AgentState, patch: StatePatch) -> Iterator[Change]:
     known: dict[str, Fact] = {fact.key: fact for fact in before.known_facts}
     for key in patch.retract:
-        yield f"fact {key} retracted"
+        yield Change("fact", key, _value(known[key]), None, f"fact {key} retracted")
     for fact in patch.facts:
-        if fact == known.get(fact.key):
+        old = known.get(fact.key)
+        if fact == old:
             continue  # The fact only moved to another position.
         origin = f" from {fact.source}" if fact.source else ""
-        was = f" (was {bytes(known[fact.key].value).decode()})" if fact.key in known else ""
-        yield f"fact {fact.key} = {bytes(fact.value).decode()}{origin}{was}"
+        was = f" (was {bytes(old.value).decode()})" if old is not None else ""
+        text = f"fact {fact.key} = {bytes(fact.value).decode()}{origin}{was}"
+        yield Change("fact", fact.key, None if old is None else _value(old), _value(fact), text)
 
 
-def _describe_lists(before: AgentState, patch: StatePatch) -> Iterator[str]:
+def _describe_lists(before: AgentState, patch: StatePatch) -> Iterator[Change]:
     for question, answer in patch.answered.items():
-        yield f"question closed: {question}" + (f" → {answer}" if answer else "")
-    questions = (each for each in patch.questions if each not in before.open_questions)
-    yield from (f"question opened: {question}" for question in questions)
-    yield from (f"artifact discarded: {artifact}" for artifact in patch.discard)
-    artifacts = (each for each in patch.artifacts if each not in before.artifacts)
-    yield from (f"artifact {each.artifact_id}: {each.summary} ({each.bytes} bytes)" for each in artifacts)
-    yield from (f"flag lowered: {flag}" for flag in patch.lower)
-    yield from (f"flag raised: {flag}" for flag in patch.flags if flag not in before.risk_flags)
+        text = f"question closed: {question}" + (f" → {answer}" if answer else "")
+        yield Change("question", question, "open", answer or "closed", text)
+    for question in (each for each in patch.questions if each not in before.open_questions):
+        yield Change("question", question, None, "open", f"question opened: {question}")
+    for id in patch.discard:
+        yield Change("artifact", id, "stored", None, f"artifact discarded: {id}")
+    for each in (each for each in patch.artifacts if each not in before.artifacts):
+        text = f"artifact {each.artifact_id}: {each.summary} ({each.bytes} bytes)"
+        yield Change("artifact", each.artifact_id, None, each.summary, text)
+    for flag in patch.lower:
+        yield Change("flag", flag, True, False, f"flag lowered: {flag}")
+    for flag in (flag for flag in patch.flags if flag not in before.risk_flags):
+        yield Change("flag", flag, False, True, f"flag raised: {flag}")
     if not isinstance(patch.data, UnsetType):
-        yield f"data = {bytes(patch.data).decode()}"
+        old_data = None if isinstance(before.data, UnsetType) else json.decode(before.data)
+        yield Change("data", "", old_data, json.decode(patch.data), f"data = {bytes(patch.data).decode()}")
+
+
+def _value(fact: Fact) -> Any:
+    return json.decode(fact.value)
 
 
 def _by_id(artifacts: Iterable[Artifact]) -> dict[str, Artifact]:

@@ -381,6 +381,9 @@ class Backend(Protocol):
     def requests(self, where: RequestFilter, limit: int) -> list[RequestRow]:
         """Return matching requests, oldest first."""
 
+    def count_requests(self) -> int:
+        """Return the number of open requests."""
+
     def workers(self) -> list[WorkerRow]:
         """Return all workers."""
 

@@ -186,6 +186,11 @@ class MemoryBackend:
         found = [row for row in rows if _request_matches(row, where)]
         return sorted(found, key=lambda row: (row.opened, row.id))[:limit]
 
+    def count_requests(self) -> int:
+        """Return the number of open requests."""
+        with self._lock:
+            return sum(row.status == "open" for row in self._tables.request_rows.values())
+
     def workers(self) -> list[WorkerRow]:
         """Return all workers."""
         with self._lock:
@@ -717,4 +722,6 @@ def _request_matches(row: RequestRow, where: RequestFilter) -> bool:
         and (where.run is None or row.run == where.run)
         and (where.to is None or where.to in row.to)
         and (where.risk is None or row.risk == where.risk)
+        and (where.opened_until is None or row.opened <= where.opened_until)
+        and (where.after is None or (row.opened, row.id) > where.after)
     )

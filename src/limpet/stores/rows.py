@@ -206,6 +206,10 @@ class RequestFilter(Part, frozen=True, kw_only=True):
     run: str | None = None
     to: str | None = None
     risk: str | None = None
+    opened_until: int | None = None
+    """Only requests that were opened at this time or before."""
+    after: tuple[int, str] | None = None
+    """Only requests after the one with this opening time and id."""
 
 
 class RowPage(NamedTuple):

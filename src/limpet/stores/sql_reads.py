@@ -118,11 +118,19 @@ class SqlReads(ABC):
 
     def requests(self, where: RequestFilter, limit: int) -> list[RequestRow]:
         """Return matching requests, oldest first."""
-        given = {name: getattr(where, name) for name in ("status", "id", "run", "to", "risk")}
+        given = {name: getattr(where, name) for name in ("status", "id", "run", "to", "risk", "opened_until")}
         values = {name: self._bound(name, value) for name, value in given.items() if value is not None}
         parts = [self._sql["requests"], *(self._sql[f"requests.{name}"] for name in values)]
+        if where.after is not None:
+            parts.append(self._sql["requests.after"])
+            values |= {"after_opened": where.after[0], "after_id": where.after[1]}
         found = self._search([*parts, self._sql["requests.order"]], {**values, "limit": limit})
         return [request_of(each) for each in found]
+
+    def count_requests(self) -> int:
+        """Return the number of open requests."""
+        found: int = self._all("count_requests")[0][0]
+        return found
 
     def workers(self) -> list[WorkerRow]:
         """Return all workers."""

@@ -438,6 +438,10 @@ class Store:
             raise NotFound(what="run", id=run)
         return reveal_row(self.codec, row)
 
+    async def has_command(self, run: str, command: str) -> bool:
+        """Return whether a command with this id is in a run's log."""
+        return any(known == command for _, known in await self._ask(lambda: self._backend.commands(run)))
+
     async def positions(self, runs: Sequence[str]) -> dict[str, LogPosition]:
         """Return the positions of some runs' logs; runs that do not exist are omitted."""
         found = await self._ask(lambda: [self._backend.get(run) for run in runs])
@@ -455,7 +459,7 @@ class Store:
 
         Events that concern all steps (a fork) are included.
         """
-        _check_page(steps.limit)
+        _check_page(steps.limit, LARGEST_PAGE + 1)  # one more, to find out whether there are more
         return await self._ask(lambda: self._known(self._backend.read_steps(run, steps)))
 
     async def log(self, run: str, *, after: int = 0, upto: int | None = None) -> AsyncIterator[Event]:
@@ -501,9 +505,13 @@ class Store:
 
     async def requests(self, where: RequestFilter = OPEN, *, limit: int = LARGEST_PAGE) -> list[RequestRow]:
         """Return matching requests, oldest first."""
-        _check_page(limit)
+        _check_page(limit, LARGEST_PAGE + 1)  # one more, to find out whether there are more
         found = await self._ask(lambda: self._backend.requests(where, limit))
         return [reveal_request(self.codec, row) for row in found]
+
+    async def count_requests(self) -> int:
+        """Return the number of open requests."""
+        return await self._ask(self._backend.count_requests)
 
     async def workers(self) -> list[WorkerRow]:
         """Return all registered workers."""
@@ -791,6 +799,6 @@ async def _chunks(parts: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
     yield bytes(gathered)
 
 
-def _check_page(limit: int) -> None:
-    if not 1 <= limit <= LARGEST_PAGE:
-        raise InvalidArgument(path="limit", reason=f"must be between 1 and {LARGEST_PAGE}")
+def _check_page(limit: int, most: int = LARGEST_PAGE) -> None:
+    if not 1 <= limit <= most:
+        raise InvalidArgument(path="limit", reason=f"must be between 1 and {most}")

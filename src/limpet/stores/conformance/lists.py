@@ -152,9 +152,10 @@ async def runs_and_conversations_are_listed_separately(world: World) -> None:
 
 @behaviour()
 async def a_page_of_runs_has_a_maximum_size(world: World) -> None:
-    """A page of runs has a maximum size."""
+    """A page of runs has at most 1,000; of requests, one more can be read, to find out whether there are more."""
     for limit in (0, -5, 1001):
         await expect(InvalidValue, world.store.runs(limit=limit))
+    for limit in (0, -5, 1002):
         await expect(InvalidValue, world.store.requests(limit=limit))
 
 

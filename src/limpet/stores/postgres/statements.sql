@@ -321,6 +321,9 @@ VALUES (%b::text, %b::bigint, %b::bigint, %b::text, %b::text, %b::text, %b::text
 ON CONFLICT (id) DO UPDATE SET seq = excluded.seq, status = excluded.status, "to" = excluded."to",
     opened = excluded.opened, expires = excluded.expires, digest = excluded.digest, by = excluded.by
 
+-- name: count_requests
+SELECT count(*) FROM {schema}.requests WHERE status = 'open'
+
 -- name: requests
 SELECT {request_columns} FROM {schema}.requests AS r JOIN {schema}.streams AS s ON s.number = r.run WHERE true
 
@@ -339,6 +342,12 @@ AND (starts_with(r."to", '[' || %(to)b::text) OR strpos(r."to", ',' || %(to)b::t
 
 -- name: requests.risk
 AND r.risk = %(risk)b::text
+
+-- name: requests.opened_until
+AND r.opened <= %(opened_until)b::bigint
+
+-- name: requests.after
+AND (r.opened, r.id) > (%(after_opened)b::bigint, %(after_id)b::text COLLATE "C")
 
 -- name: requests.order
 ORDER BY r.opened, r.id LIMIT %(limit)b::bigint

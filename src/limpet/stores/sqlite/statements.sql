@@ -161,6 +161,9 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
 ON CONFLICT (id) DO UPDATE SET seq = excluded.seq, status = excluded.status, "to" = excluded."to",
     opened = excluded.opened, expires = excluded.expires, digest = excluded.digest, by = excluded.by
 
+-- name: count_requests
+SELECT count(*) FROM limpet_requests WHERE status = 'open'
+
 -- name: requests
 SELECT {request_columns} FROM limpet_requests AS r JOIN limpet_streams AS s ON s.number = r.run WHERE true
 
@@ -178,6 +181,12 @@ AND EXISTS (SELECT 1 FROM json_each(r."to") WHERE value = :to)
 
 -- name: requests.risk
 AND r.risk = :risk
+
+-- name: requests.opened_until
+AND r.opened <= :opened_until
+
+-- name: requests.after
+AND (r.opened, r.id) > (:after_opened, :after_id)
 
 -- name: requests.order
 ORDER BY r.opened, r.id LIMIT :limit
