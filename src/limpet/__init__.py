@@ -96,7 +96,10 @@ from limpet.policy.risk import Approvals
 from limpet.secret import Secret
 from limpet.service.app import App
 from limpet.service.moments import Comparison, Diff, Moment, Point
+from limpet.service.page import Page
+from limpet.service.principal import Principal
 from limpet.service.prompts import PromptView
+from limpet.service.steps import StepInfo
 from limpet.service.webhooks import Webhook, is_genuine
 from limpet.stores import Store
 from limpet.stores.cipher import MasterKeys
@@ -160,8 +163,10 @@ __all__ = [
     "NotStubbed",
     "OutcomeUnknown",
     "OutputUnavailable",
+    "Page",
     "Permanent",
     "Point",
+    "Principal",
     "PromptView",
     "QueryTimeout",
     "Rejected",
@@ -179,6 +184,7 @@ __all__ = [
     "StaleServer",
     "State",
     "StepFailed",
+    "StepInfo",
     "Store",
     "StoreBusy",
     "StoreRefused",

@@ -192,6 +192,13 @@ class App:
         while more := self.wait(lambda _: _next(found)):
             yield from more
 
+    def __getattr__(self, name: str) -> Any:
+        """Return the blocking version of an operation that a subclass of the async app declares."""
+        method = getattr(type(self.__dict__.get("_app")), name, None)
+        if method is None or not hasattr(method, "__operation__"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return partial(_blocking(method), self)
+
     # Start runs
 
     @overload
@@ -276,6 +283,7 @@ class App:
     events = _blocking_iterator(AsyncApp.events)
     value = _blocking(AsyncApp.value)
     artifact = _blocking(AsyncApp.artifact)
+    artifact_piece = _blocking(AsyncApp.artifact_piece)
     timeline = _blocking(AsyncApp.timeline)
     state = _blocking(AsyncApp.state)
     context = _blocking(AsyncApp.context)

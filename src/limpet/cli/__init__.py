@@ -2,9 +2,10 @@
 
 from limpet.cli import benchmark as benchmark
 from limpet.cli import control as control
-from limpet.cli import conversations as conversations
+from limpet.cli import derived as derived
 from limpet.cli import dev as dev
 from limpet.cli import inbox as inbox
+from limpet.cli import prompts as prompts
 from limpet.cli import queries as queries
 from limpet.cli import replay as replay
 from limpet.cli import serve as serve

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 from limpet.cli.output import clean
 from limpet.errors import FileFailed, InvalidArgument, LimpetError, Unexpected, WrongUsage
 from limpet.redaction import hide_secrets
-from limpet.service.json_views import error_json
+from limpet.service.json_values import error_json
 
 __all__ = ["DEBUG", "command", "discard_output", "error_options", "example", "failed", "print_error"]
 
@@ -26,9 +26,9 @@ _ENDS = re.compile(r"[.:;]\s|\.?$")
 TOPICS = {
     "Getting started": ("demo", "init", "dev"),
     "Servers": ("worker", "serve", "mcp"),
-    "Inspect runs": ("runs", "show", "log", "state", "diff", "compare", "context", "artifact", "prompt"),
+    "Inspect runs": ("runs", "show", "steps", "log", "state", "diff", "compare", "context", "artifact", "prompt"),
     "Control runs": ("start", "resume", "pause", "cancel", "signal"),
-    "Decide requests": ("inbox", "answer", "approve", "reject"),
+    "Decide requests": ("inbox", "answer", "approve", "reject", "grants", "revoke"),
     "Replay and fork": ("replay", "fork"),
     "Conversations": ("say", "messages", "conversations", "sessions"),
     "Search all runs": ("search", "decisions", "errors", "calls", "agents", "workers", "stats"),
@@ -42,7 +42,10 @@ class CommandGroup(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's own name
         """List the commands by topic, each with the first sentence of its help."""
         widest = max(map(len, self.commands))
-        for title, names in TOPICS.items():
+        known = {name for names in TOPICS.values() for name in names}
+        for title, listed in TOPICS.items():
+            more = [name for name, each in self.commands.items() if name not in known and _topic_of(each) == title]
+            names = [*listed, *more]
             lines = [(name.ljust(widest), _ENDS.split(self.commands[name].help or "")[0]) for name in names]
             with formatter.section(title):
                 formatter.write_dl(lines)
@@ -93,6 +96,10 @@ def _limpet(
 
         typer.echo(f"limpet {__version__}")
         raise typer.Exit
+
+
+def _topic_of(each: Any) -> str:
+    return getattr(each, "rich_help_panel", None) or ""
 
 
 def example(*lines: str) -> str:

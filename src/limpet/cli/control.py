@@ -1,4 +1,4 @@
-"""Commands that control runs: start, resume, pause, cancel, signal, say."""
+"""Commands that read input from files or stdin: start, signal, say."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated
@@ -92,35 +92,6 @@ def _steer(url: str, run: str, act: Callable[[App, str], Awaitable[object]]) -> 
         return await app.info(found)
 
     return run_with_app(url, do)
-
-
-@command.command(epilog=example("limpet resume ticket-42"))
-def resume(run: RunId, url: Url = STORE, json: Json = False) -> None:
-    """Resume a failed or paused run from where it stopped."""
-    found = _steer(url, run, lambda app, which: app.resume(which))
-    done = f"{found.id} has already completed." if found.status == "completed" else f"Resumed {found.id}."
-    _print(found, done, json=json)
-
-
-@command.command(epilog=example("limpet pause ticket-42"))
-def pause(run: RunId, url: Url = STORE, json: Json = False) -> None:
-    """Pause a run until it is resumed. Running effects finish first."""
-    found = _steer(url, run, lambda app, which: app.pause(which))
-    said = f"Pausing {found.id}; running effects finish first.\nnext: limpet resume {found.id}"
-    print_json(found) if json else print_text(said)
-
-
-@command.command(epilog=example('limpet cancel ticket-42 --reason "the customer withdrew it"'))
-def cancel(
-    run: RunId,
-    reason: Annotated[str, typer.Option(help="Reason, which is recorded.", show_default=False)],
-    url: Url = STORE,
-    json: Json = False,
-) -> None:
-    """Cancel a run and the runs it called. Running effects finish; completed effects are compensated where possible."""
-    found = _steer(url, run, lambda app, which: app.cancel(which, reason=reason))
-    how = "running effects finish, and completed ones are compensated where possible."
-    print_json(found) if json else print_text(f"Cancelling {found.id}; {how}\nnext: limpet log {found.id} --follow")
 
 
 @command.command(epilog=example("""limpet signal ticket-42 paid '{"cents": 900}'"""))

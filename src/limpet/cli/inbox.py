@@ -1,4 +1,4 @@
-"""Commands for approvers: list open requests, and decide them, also interactively."""
+"""Commands that decide requests, also interactively."""
 
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -7,39 +7,20 @@ from typing import Annotated, Any
 import typer
 
 from limpet.cli.command_group import command, example
-from limpet.cli.load_app import run_with_app, run_with_time
-from limpet.cli.options import STORE, By, Json, RequestId, Url, complete_run, input_of, json_object, json_or_text
-from limpet.cli.output import clean, print_json, print_text
-from limpet.cli.pages import print_inbox, print_unserved, question_of
+from limpet.cli.load_app import run_with_app
+from limpet.cli.options import STORE, By, Json, RequestId, Url, input_of, json_object, json_or_text
+from limpet.cli.output import clean, print_json
+from limpet.cli.pages import question_of
+from limpet.cli.renderers import print_decided
 from limpet.engine.execution.views import Request, RunInfo
 from limpet.errors import InvalidAnswer
 from limpet.service import App
 from limpet.service.answers import validate_answer
+from limpet.service.inbox import Decided
 from limpet.service.json_body import yes_or_no
-from limpet.service.resolve import find_request, find_run, open_request
-from limpet.service.views import waits_for_operator
+from limpet.service.resolve import find_request, open_request
 
 __all__ = ["prompt_for"]
-
-
-@command.command(epilog=example("limpet inbox --to finance --older-than 2h"))
-def inbox(
-    *,
-    to: Annotated[str | None, typer.Option(help="Only requests to this person or group.")] = None,
-    run: Annotated[str | None, typer.Option(help="Only requests of this run.", autocompletion=complete_run)] = None,
-    risk: Annotated[str | None, typer.Option(help="Only requests with this risk.")] = None,
-    older_than: Annotated[str | None, typer.Option(help="Only requests older than this, such as 2h.")] = None,
-    url: Url = STORE,
-    json: Json = False,
-) -> None:
-    """List open requests, oldest first, with their context and the consequence of each answer."""
-
-    async def look(app: App) -> list[Request]:
-        wanted = None if run is None else (await find_run(app.store, run)).id
-        return await app.inbox(to=to, run=wanted, risk=risk, older_than=older_than)
-
-    found, now = run_with_time(url, look)
-    print_json(found) if json else print_inbox(found, now)
 
 
 @command.command(epilog=example("""limpet approve 01j9x --args '{"cents": 900}'"""))
@@ -55,9 +36,12 @@ def approve(
 ) -> None:
     """Approve a request: a tool call, or a yes-or-no question."""
     edited = None if args is None else json_object(args, "--args")
-    decided = _decide(url, request, lambda app, which: app.approve(which, by=by, args=edited, standing=standing))
     more = ", with all later calls of its tool in this run" * standing
-    _print(*decided, "approved", by, json=json, more=more)
+
+    def act(app: App, id: str) -> Awaitable[Decided]:
+        return app.approve(id, by=by, args=edited, standing=standing)
+
+    _decide(url, request, act, json=json, more=more)
 
 
 @command.command(epilog=example('limpet reject 01j9x --because "too much for one day"'))
@@ -69,8 +53,7 @@ def reject(
     json: Json = False,
 ) -> None:
     """Reject a request, with a reason."""
-    decided = _decide(url, request, lambda app, which: app.reject(which, by=by, because=because))
-    _print(*decided, "rejected", by, json=json)
+    _decide(url, request, lambda app, found: app.reject(found, by=by, because=because), json=json)
 
 
 @command.command(epilog=example("limpet answer 01j9x", "limpet answer 01j9x red"))
@@ -92,8 +75,7 @@ def answer(
     Without ANSWER, prompts for it according to the request's options or schema.
     """
     plain = _asked(url, request) if value is None else input_of(value, "The answer")
-    decided = _decide(url, request, lambda app, which: app.answer(which, plain, by=by))
-    _print(*decided, "answered", by, json=json)
+    _decide(url, request, lambda app, found: app.answer(found, plain, by=by), json=json)
 
 
 def _asked(url: str, request: str) -> Any:
@@ -107,25 +89,17 @@ def _asked(url: str, request: str) -> Any:
     return prompt_for(run_with_app(url, look))
 
 
-def _decide(url: str, request: str, act: Callable[[App, str], Awaitable[object]]) -> tuple[str, RunInfo]:
-    """Decide a request; return its full id and its run."""
+def _decide(
+    url: str, request: str, act: Callable[[App, str], Awaitable[Decided]], *, json: bool, more: str = ""
+) -> None:
+    """Decide a request, and print the decision."""
 
-    async def do(app: App) -> tuple[str, RunInfo]:
-        found = await find_request(app.store, request)
-        await act(app, found.id)
-        return found.id, await app.info(found.run)
+    async def do(app: App) -> tuple[Decided, RunInfo]:
+        done = await act(app, (await find_request(app.store, request)).id)
+        return done, await app.info(done.run)
 
-    return run_with_app(url, do)
-
-
-def _print(request: str, run: RunInfo, decision: str, by: str, *, json: bool, more: str = "") -> None:
-    if json:
-        print_json({"request": request, "decision": decision, "by": by})
-        return
-    print_text(f"Request {request} {decision} by {by}{more}.")
-    if waits_for_operator(run):
-        print_text(f"{run.id} needs an operator ({run.waits_for}).\nnext: limpet resume {run.id}")
-    print_unserved(run)
+    done, run = run_with_app(url, do)
+    print_json(done) if json else print_decided(done, run, more)
 
 
 Schema = Mapping[str, Any]

@@ -9,6 +9,7 @@ import sys
 import tomllib
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ import msgspec
 import typer
 
 import limpet
+from limpet.clock import to_datetime
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.worker.worker import Worker
 from limpet.redaction import hide_secrets_in
@@ -159,11 +161,11 @@ def run_with_app(url: str | None, work: Callable[[App], Awaitable[T]], *, create
     return run_in_app(limpet.open(url, worker=False), work, creates_store=creates_store)
 
 
-def run_with_time(url: str, work: Callable[[App], Awaitable[T]]) -> tuple[T, int]:
+def run_with_time(url: str, work: Callable[[App], Awaitable[T]]) -> tuple[T, datetime]:
     """Like `run_with_app`, but also return the store's time."""
 
-    async def look(app: App) -> tuple[T, int]:
-        return await work(app), await app.store.now()
+    async def look(app: App) -> tuple[T, datetime]:
+        return await work(app), to_datetime(await app.store.now())
 
     return run_with_app(url, look)
 

@@ -23,6 +23,7 @@ __all__ = [
     "By",
     "Code",
     "ConversationId",
+    "Cursor",
     "Json",
     "Last",
     "OwnUrl",
@@ -129,7 +130,8 @@ AgentName = Annotated[
     typer.Option("--agent", help="Only runs of this agent.", show_default=False, autocompletion=complete_agent),
 ]
 Since = Annotated[str | None, typer.Option(help="Only the last period, such as 7d.", show_default=False)]
-Last = Annotated[int, typer.Option(min=1, max=1000, help="Number of entries.")]
+Last = Annotated[int, typer.Option(min=1, max=1000, help="Maximum number; the newest are shown.")]
+Cursor = Annotated[str | None, typer.Option(help="Where to read on: `next` of the page before.", show_default=False)]
 Code = Annotated[
     str | None,
     typer.Option(

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,7 +11,7 @@ import typer
 
 from limpet.clock import format_time
 from limpet.redaction import hide_secrets, hide_secrets_in
-from limpet.service.json_views import as_json
+from limpet.service.json_values import as_json
 from limpet.service.progress import report_progress_to
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "clean",
     "console",
     "fit_table",
+    "print_data",
     "print_json",
     "print_line",
     "print_pairs",
@@ -58,6 +60,11 @@ def print_json(value: Any) -> None:
     """Print a value as indented JSON."""
     plain = hide_secrets_in(as_json(value))
     typer.echo(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode())
+
+
+def print_data(plain: Any) -> None:
+    """Print JSON data that is already redacted, indented."""
+    typer.echo(msgspec.json.format(msgspec.json.encode(plain, enc_hook=str), indent=2).decode())
 
 
 def print_line(value: Any) -> None:
@@ -186,14 +193,14 @@ def _whole(widths: Mapping[str, int]) -> int:
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60))
 
 
-def until(time: int | None) -> str:
+def until(time: datetime | None) -> str:
     """Return " until TIME", or "" for None."""
     return "" if time is None else f" until {format_time(time)}"
 
 
-def about(microseconds: int, *, exact: bool = False) -> str:
+def about(duration: timedelta, *, exact: bool = False) -> str:
     """Return a duration in its largest unit; `exact` includes fractions of a second."""
-    seconds = max(microseconds, 0) / 10**6
+    seconds = max(duration.total_seconds(), 0)
     for unit, size in _UNITS:
         if seconds >= size:
             return f"{int(seconds // size)}{unit}"

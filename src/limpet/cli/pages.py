@@ -1,6 +1,7 @@
 """Pages for people: the list of runs, the inbox, and the report of a run (`limpet show`)."""
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from limpet.cli.load_app import worker_command
@@ -35,30 +36,30 @@ RUNS = TableLayout(
 )
 
 
-def print_runs(runs: Sequence[RunInfo], now: int) -> None:
+def print_runs(runs: Sequence[RunInfo], now: datetime) -> None:
     """Print a table of runs, newest first."""
     out = console()
     out.print(runs_table(runs, now, out.width) if runs else "no runs")
 
 
-def runs_table(runs: Sequence[RunInfo], now: int, width: int) -> "Table":
+def runs_table(runs: Sequence[RunInfo], now: datetime, width: int) -> "Table":
     """Return a table of runs. A narrow one drops columns; ids are never truncated."""
     return fit_table([_row(run, now) for run in runs], width, RUNS)
 
 
-def _row(run: RunInfo, now: int) -> dict[str, str]:
+def _row(run: RunInfo, now: datetime) -> dict[str, str]:
     return {
         "run": run.id,
         "agent": f"{run.agent} {run.version}",
         "status": run.status,
-        "position": run.position,
+        "position": run.position.text,
         "age": about(now - run.updated),
-        "waits for": run.waits_for or "",
+        "waits for": run.waits_text,
         "goal": run.goal,
     }
 
 
-def print_inbox(requests: Sequence[Request], now: int) -> None:
+def print_inbox(requests: Sequence[Request], now: datetime) -> None:
     """Print each request with its context and the consequence of each answer."""
     out = console()
     for request in requests:
@@ -71,7 +72,7 @@ def print_inbox(requests: Sequence[Request], now: int) -> None:
         out.print("no open requests")
 
 
-def _details(request: Request, now: int) -> Iterator[tuple[str, str]]:
+def _details(request: Request, now: datetime) -> Iterator[tuple[str, str]]:
     yield "request", f"{request.id}, {about(now - request.opened)} old"
     yield "to", f"{', '.join(request.to)}{until(request.expires)}"
     found = request.context
@@ -117,7 +118,7 @@ def decide(request: Request) -> Iterator[str]:
 DECISIONS = 5
 
 
-def print_report(report: Report, now: int) -> None:
+def print_report(report: Report, now: datetime) -> None:
     """Print a run on one page: status, timeline, decisions, requests, the last error, and the next command."""
     out = console()
     print_pairs(out, _facts(report))
@@ -145,10 +146,10 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "run", info.id
     yield "agent", f"{info.agent} {info.version}"
     yield "status", info.status
-    yield "position", info.position
+    yield "position", info.position.text
     wake = "" if waits_for_worker(info) else until(report.wake)
     more: dict[str, str | None] = {"goal": info.goal, "input": report.input, "output": report.output}
-    more |= {"waits for": info.waits_for and f"{info.waits_for}{wake}", "why": report.why}
+    more |= {"waits for": f"{info.waits_text}{wake}" if info.waits_for else "", "why": report.why}
     more |= {"resumes at": format_time(report.wake) if info.status == "pending" and report.wake is not None else None}
     more |= {"parent": info.parent, "fork of": info.fork_of, "user": info.user, "session": info.session}
     more |= {"labels": ", ".join(f"{name}={value}" for name, value in info.labels.items())}
@@ -159,19 +160,19 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
 
 def next_commands(report: Report) -> Iterator[str]:
     """Return the commands to type next: to decide, resume, follow or inspect the run."""
-    info, waits = report.run, report.run.waits_for or ""
+    info = report.run
     for request in report.requests:
         yield from decide(request)
     if info.status == "failed" or waits_for_operator(info):
         yield f"limpet resume {info.id}"
     elif waits_for_worker(info):
         died = "its worker died, and " * (info.status == "running")
-        yield f"{worker_command()}  ({died}no live worker serves {clean(waits.removeprefix('worker:'))})"
-    elif info.status in ("pending", "running") or (info.status == "waiting" and not waits):
+        yield f"{worker_command()}  ({died}no live worker serves {clean(info.waits_for[0].key)})"
+    elif info.status in ("pending", "running") or (info.status == "waiting" and not info.waits_for):
         yield f"limpet log {info.id} --follow"
     elif info.status in ("completed", "cancelled"):
         yield f"limpet log {info.id}"
-    yield from (f"limpet show {each.removeprefix('run:')}" for each in waits.split(", ") if each.startswith("run:"))
+    yield from (f"limpet show {wait.key}" for wait in info.waits_for if wait.what == "run")
 
 
 def print_unserved(run: RunInfo) -> None:

@@ -5,14 +5,14 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
 
 from limpet.cli.output import clean, console, print_line
 from limpet.cli.pages import runs_table
-from limpet.clock import format_time
-from limpet.engine.execution.views import EventView, RunInfo
+from limpet.clock import format_time, to_datetime
+from limpet.engine.execution.views import EventView, RunInfo, Status
 from limpet.service import App
 from limpet.service.views import one_line
 from limpet.service.watch import watch_runs
@@ -63,7 +63,7 @@ async def print_log(events: AsyncIterator[EventView], *, json: bool) -> None:
             out.print(line, overflow="ellipsis", no_wrap=True)
 
 
-async def watch(app: App, *, status: str | None, agent: str | None, last: int, json: bool) -> None:
+async def watch(app: App, *, status: Status | None, agent: str | None, last: int, json: bool) -> None:
     """Show runs as they change: in a live table on a terminal, else one line per change."""
     out = console()
     async with aclosing(watch_runs(app, status=status, agent=agent, last=last)) as looks:
@@ -73,7 +73,7 @@ async def watch(app: App, *, status: str | None, agent: str | None, last: int, j
             await _keep_table(app, looks)
 
 
-async def _print_changes(looks: AsyncIterator[list[RunInfo]], *, json: bool) -> None:
+async def _print_changes(looks: AsyncIterator[Sequence[RunInfo]], *, json: bool) -> None:
     known: dict[str, RunInfo] = {}
     async for found in looks:
         for run in sorted(found, key=lambda each: (each.updated, each.created)):
@@ -83,16 +83,17 @@ async def _print_changes(looks: AsyncIterator[list[RunInfo]], *, json: bool) -> 
 
 
 def _line(run: RunInfo) -> str:
-    waits = f"waits for {run.waits_for}" if run.waits_for else ""
-    parts = (format_time(run.updated), run.id, f"{run.agent} {run.version}", run.status, run.position, waits, run.goal)
+    waits, agent = f"waits for {run.waits_text}" if run.waits_for else "", f"{run.agent} {run.version}"
+    parts = (format_time(run.updated), run.id, agent, run.status, run.position.text, waits, run.goal)
     return "  ".join(clean(each) for each in parts if each)
 
 
-async def _keep_table(app: App, looks: AsyncIterator[list[RunInfo]]) -> None:
+async def _keep_table(app: App, looks: AsyncIterator[Sequence[RunInfo]]) -> None:
     from rich.live import Live  # noqa: PLC0415 - slow to import
 
     out = console()
     with Live(console=out, auto_refresh=False, screen=False) as live:
         async for found in looks:
             fit = found[: max(out.height - 3, 1)]  # lines beyond the terminal could not be redrawn
-            live.update(runs_table(fit, await app.store.now(), out.width) if fit else "no runs", refresh=True)
+            now = to_datetime(await app.store.now())
+            live.update(runs_table(fit, now, out.width) if fit else "no runs", refresh=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from limpet.cli.output import STYLES, about, clean
@@ -51,8 +52,8 @@ class Row:
 class Scale:
     """Mapping from times to columns."""
 
-    start: int
-    end: int
+    start: datetime
+    end: datetime
     width: int
     ink: Ink
 
@@ -70,8 +71,8 @@ class Scale:
         column = (self.end - self.start) / (self.width or LONGEST)
         return any(span.end is None or span.end - span.start >= column for span in spans)
 
-    def _column(self, time: int) -> int:
-        return round((time - self.start) * self.width / max(self.end - self.start, 1))
+    def _column(self, time: datetime) -> int:
+        return round((time - self.start) * self.width / max(self.end - self.start, timedelta(microseconds=1)))
 
     def _ink(self, span: Span) -> str:
         inks = {"waits": self.ink.waits, "failed": self.ink.failed, "unknown": self.ink.unknown}
@@ -79,7 +80,7 @@ class Scale:
 
 
 def waterfall(
-    steps: Sequence[StepInfo], lines: Sequence[TimelineRow], now: int, out: "Console", *, earlier: int = 0
+    steps: Sequence[StepInfo], lines: Sequence[TimelineRow], now: datetime, out: "Console", *, earlier: int = 0
 ) -> Iterator["Text"]:
     """Return a line for each of the newest steps and each noticeable wait, with errors below it.
 
@@ -88,7 +89,7 @@ def waterfall(
     from rich.text import Text  # noqa: PLC0415 - slow to import
 
     hidden, steps = earlier + max(len(steps) - MOST, 0), steps[-MOST:]
-    since = steps[0].started if hidden else 0
+    since = steps[0].started if hidden else min([now, *(line.start for line in lines)])
     drawn = [line for line in lines if (line.end or now) >= since]
     ink = LETTERS if out.options.ascii_only else BLOCKS
     scale = Scale(

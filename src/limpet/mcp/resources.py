@@ -7,7 +7,7 @@ from urllib.parse import quote, unquote
 from limpet.errors import InvalidArgument, NotFound
 from limpet.redaction import hide_secrets_in
 from limpet.service.app import App
-from limpet.service.operations import OPERATIONS
+from limpet.service.operation import operations_of
 from limpet.service.resolve import run_of
 
 __all__ = ["CONTEXT", "STATE", "StateResource", "address_of", "read"]
@@ -39,7 +39,7 @@ async def read(app: App, address: str) -> Any:
     if found := _match(STATE, address):
         return await _state(app, address, found["agent"], found["task"])
     if found := _match(CONTEXT, address):
-        return await OPERATIONS["context"].run(app, found)
+        return await operations_of(type(app))["context"].run(app, found)
     raise InvalidArgument(path="uri", reason=f"there are {STATE} and {CONTEXT}, and no {address}")
 
 

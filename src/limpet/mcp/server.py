@@ -20,8 +20,8 @@ from starlette.types import ASGIApp
 from limpet.errors import InvalidArgument, InvalidValue, LimpetError, NotFound
 from limpet.mcp.resources import CONTEXT, STATE, address_of, read
 from limpet.service.app import App
-from limpet.service.json_views import error_json
-from limpet.service.operations import OPERATIONS, Operation, limpet_errors
+from limpet.service.json_values import error_json
+from limpet.service.operation import Operation, limpet_errors, operations_of
 
 __all__ = ["over_http", "over_pipes", "server_of"]
 
@@ -68,20 +68,21 @@ class _Asked:
 
     def __init__(self, app: App) -> None:
         self._app = app
+        self._operations = {each.name: each for each in operations_of(type(app)).values() if "mcp" in each.doors}
 
     async def tools(self, _: object, __: object) -> t.ListToolsResult:
         """List the tools, one for each operation."""
-        return t.ListToolsResult(tools=[_tool(each) for each in OPERATIONS.values()])
+        return t.ListToolsResult(tools=[_tool(each) for each in self._operations.values()])
 
     async def call(self, _: object, wanted: t.CallToolRequestParams) -> t.CallToolResult:
         """Call an operation. An error is returned as a tool result, so that a model can read it."""
-        question = OPERATIONS.get(wanted.name)
-        if question is None:
+        operation = self._operations.get(wanted.name)
+        if operation is None:
             raise _refusal(
-                InvalidArgument(path="name", reason=f"there is no {wanted.name}, but {', '.join(OPERATIONS)}")
+                InvalidArgument(path="name", reason=f"there is no {wanted.name}, but {', '.join(self._operations)}")
             )
         try:
-            found, is_error = await question.run(self._app, wanted.arguments or {}), False
+            found, is_error = await operation.run(self._app, wanted.arguments or {}), False
         except LimpetError as error:
             found, is_error = error_json(error), True
         return t.CallToolResult(content=[t.TextContent(text=_text(found))], is_error=is_error)
@@ -89,7 +90,7 @@ class _Asked:
     async def resources(self, _: object, __: object) -> t.ListResourcesResult:
         """List the states of the newest runs."""
         try:
-            runs = await OPERATIONS["runs"].run(self._app, {"last": LISTED})
+            runs = await self._operations["runs"].run(self._app, {"last": LISTED})
         except LimpetError as error:
             raise _refusal(error) from error
         return t.ListResourcesResult(
@@ -100,7 +101,7 @@ class _Asked:
                     description=f"{each['status']}: {each['goal']}" if each["goal"] else each["status"],
                     mime_type=JSON,
                 )
-                for each in runs
+                for each in runs["items"]
             ]
         )
 
@@ -108,7 +109,7 @@ class _Asked:
         """List the URI templates."""
         said = (
             (STATE, "state", "Where the task of an agent is."),
-            (CONTEXT, "context", OPERATIONS["context"].description),
+            (CONTEXT, "context", self._operations["context"].description),
         )
         found = [
             t.ResourceTemplate(uri_template=address, name=name, description=words, mime_type=JSON)
@@ -128,12 +129,17 @@ class _Asked:
         return t.ReadResourceResult(contents=[content])
 
 
-def _tool(question: Operation) -> t.Tool:
+def _tool(operation: Operation) -> t.Tool:
     return t.Tool(
-        name=question.name,
-        description=question.description,
-        input_schema=question.parameters.model_json_schema(),
-        annotations=t.ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False),
+        name=operation.name,
+        description=operation.description,
+        input_schema=operation.schema,
+        annotations=t.ToolAnnotations(
+            read_only_hint=not operation.is_command,
+            idempotent_hint=operation.is_idempotent,
+            destructive_hint=operation.is_destructive,
+            open_world_hint=False,
+        ),
     )
 
 

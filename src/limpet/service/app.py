@@ -2,12 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from copy import copy
 from datetime import datetime
-from pathlib import Path
-from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, overload
+from typing import Annotated, Any, Self, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 from msgspec import UNSET
@@ -17,11 +15,11 @@ from limpet.clock import Duration, microseconds, to_microseconds
 from limpet.engine.definitions.agents import Agent, check_agent
 from limpet.engine.definitions.contracts import find_agent, save_contracts
 from limpet.engine.execution.handle import Handle, Result
-from limpet.engine.execution.views import EventView, Request
+from limpet.engine.execution.views import EventView, RunInfo
 from limpet.engine.run.children import creation
 from limpet.engine.run.conversation import CHAT
 from limpet.engine.worker.change_listener import GONE, ChangeListener, Subscription
-from limpet.engine.worker.worker import Worker, WorkerLoop
+from limpet.engine.worker.worker import Worker
 from limpet.errors import (
     ContractError,
     InvalidArgument,
@@ -29,29 +27,27 @@ from limpet.errors import (
     NotDone,
     RunCancelled,
     RunFailed,
-    not_open,
 )
-from limpet.events import Constraints, Effects, Outside, Payload, StatePatch
+from limpet.events import Constraints, Payload, StatePatch
 from limpet.events import bodies as b
 from limpet.ids import check_id
-from limpet.policy.retention import KeepRule
-from limpet.service.archives import MAX_BYTES
-from limpet.service.bundles import export_run, load_run
-from limpet.service.files import file_errors
-from limpet.service.fork import ForkOptions, make_fork, plan_fork
+from limpet.service.api.all_runs import AllRuns
+from limpet.service.api.control import Control
+from limpet.service.api.fleet import Fleet
+from limpet.service.api.forks import Forks
+from limpet.service.api.inspection import Inspection
+from limpet.service.api.messages import Messages
+from limpet.service.api.requests import Requests
+from limpet.service.api.storage import Storage
 from limpet.service.notifier import notifier
 from limpet.service.once import agent_of, create_once
-from limpet.service.prune import Pruned, prune, rotate
-from limpet.service.queries import check_last, check_status
-from limpet.service.read_api import ReadApi
-from limpet.service.replay import Replay, ReplayCheck, ReplayOptions, check, replay
-from limpet.service.resolve import each_run, run_of
+from limpet.service.operation import InDoors, Param, Resource, command
+from limpet.service.resolve import run_of
 from limpet.service.settings import Settings
 from limpet.service.views import Ended, event_views, read_end
 from limpet.state import ENDED
-from limpet.stores import Appended, Create, RunFilter, RunRow, Store, Taken
+from limpet.stores import Appended, Create, Store, Taken
 from limpet.stores.blobs import INLINE, MESSAGE_INLINE, Blob
-from limpet.stores.store import LARGEST_PAGE
 
 __all__ = ["App", "RunOptions", "StartOptions"]
 
@@ -65,26 +61,30 @@ Out = TypeVar("Out")
 class RunOptions(TypedDict, total=False):
     """Options of a new run."""
 
-    id: str | None
+    id: Annotated[str | None, Param(description="Run id. The same agent and input with this id start one run.")]
     """Run id. Starting the same agent and input again with this id returns the existing run. Random by default."""
-    session: str | None
-    user: str | None
-    conversation: str | None
+    session: Annotated[str | None, Param(description="Session that the run belongs to.")]
+    user: Annotated[str | None, Param(description="User that the run belongs to.")]
+    conversation: Annotated[str | None, Param(description="Conversation that the run takes part in.")]
     """Id of the conversation that the run takes part in; an input that is text is added to it as a message."""
-    labels: Mapping[str, str] | None
-    constraints: Mapping[str, Any] | None
+    labels: Annotated[Mapping[str, str] | None, Param(description="Labels to attach."), InDoors(dict[str, str] | None)]
+    constraints: Annotated[
+        Mapping[str, Any] | None,
+        Param(description="Restrictions on what the agent may do."),
+        InDoors(dict[str, Any] | None),
+    ]
     """Restrictions on what the agent may do without a person, such as `human_in_the_loop`."""
 
 
 class StartOptions(RunOptions, total=False):
     """Options of a new run, and its start time."""
 
-    at: datetime | Duration | None
+    at: Annotated[datetime | Duration | None, Param(description="Delay before the run starts."), InDoors(str | None)]
     """A datetime with a time zone, or the delay before the run starts. The default is now."""
 
 
 @checked
-class App(ReadApi):
+class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storage):
     """Start, control and inspect the runs of one store.
 
     Created by `limpet.open`. Use it with `async with`, or `await` it and call `close()`.
@@ -93,10 +93,7 @@ class App(ReadApi):
     def __init__(self, settings: Settings, agents: Sequence[Agent[Any, Any]] = ()) -> None:
         for each in agents:
             check_agent(each)
-        super().__init__(settings, {each.name: each for each in agents}, self._send)
-        self._all = tuple(agents)
-        self._worker_loop: WorkerLoop | None = None
-        self._listener: ChangeListener | None = None
+        super().__init__(settings, agents)
         self._listener_task: asyncio.Task[None] | None = None
 
     def replace(
@@ -136,11 +133,6 @@ class App(ReadApi):
         return self._all
 
     # Open and close
-
-    def _check_open(self) -> ChangeListener:
-        if self._listener is None:
-            raise not_open()
-        return self._listener
 
     async def open(self) -> Self:
         """Open the store. With agents, start a worker and claim runs that an earlier process left."""
@@ -223,8 +215,18 @@ class App(ReadApi):
     @overload
     async def start(self, agent: str, input: Any = None, /, **how: Unpack[StartOptions]) -> Handle[Any]: ...
 
+    @command("/runs", result=RunInfo, example="support --id ticket-42 --input '{...}'")
     async def start(
-        self, agent: Agent[Any, Any] | str, input: Any = None, /, **how: Unpack[StartOptions]
+        self,
+        agent: Annotated[
+            Agent[Any, Any] | str,
+            Param(description="Name of the agent.", examples=["support"]),
+            Resource("agent"),
+            InDoors(str),
+        ],
+        input: Annotated[Any, Param(description="Input of the run, as JSON.")] = None,
+        /,
+        **how: Unpack[StartOptions],
     ) -> Handle[Any]:
         """Start a run and return a handle, without waiting for it.
 
@@ -330,206 +332,6 @@ class App(ReadApi):
         result: T = (await self._outcome(key)).value
         return result
 
-    # Control runs
-
-    async def resume(self, run: str, /) -> Handle[Any]:
-        """Continue a paused run, or a failed one from its failed step. A completed run is left unchanged."""
-        row = await run_of(self.store, run)
-        if row.status != "completed":
-            await self._send(run, b.ResumeRequested(command=self._settings.ids.new()))
-        return Handle(self, run, self._find_code(row.agent, row.agent_version))
-
-    async def pause(self, run: str, /) -> None:
-        """Pause a run until it is resumed. Running effects finish first."""
-        await run_of(self.store, run)
-        await self._send(run, b.PauseRequested(command=self._settings.ids.new()))
-
-    async def cancel(self, run: str, /, *, reason: str) -> None:
-        """Cancel a run and the runs that it called. Running effects finish; steps with a compensation are undone."""
-        await run_of(self.store, run)
-        reason = self.store.redaction.text(reason)
-        await self._send(run, b.CancelRequested(command=self._settings.ids.new(), reason=reason))
-
-    async def signal(self, run: str, name: str, value: object, /) -> None:
-        """Send a value to a run, which `run.receive(name)` returns. Each value is delivered once, in order."""
-        await run_of(self.store, run)
-        packed, blobs = self.store.pack(value)
-        body = b.SignalReceived(command=self._settings.ids.new(), signal=name, value=packed)
-        await self._send(run, body, blobs=blobs)
-
-    async def _send(self, run: str, *bodies: Any, blobs: Any = (), judged: tuple[str, ...] | None = None) -> None:
-        self._check_open()
-        await self.store.send_commands(run, *bodies, actor=self._actor, blobs=blobs, judged=judged)
-        if self._worker_loop is not None:
-            self._worker_loop.wake()
-
-    # Conversations
-
-    async def say(self, conversation: str, text: str, /, *, interrupt: bool = False) -> str | None:
-        """Add a user message to a conversation, and return the id of the run that receives it.
-
-        If no run is active there, the message is stored for the next one, and None is returned. With `interrupt`, an
-        LLM agent ends its turn after the steps that are running.
-        """
-        return await self._conversations.say(conversation, text, actor=self._actor, interrupt=interrupt)
-
-    # Requests
-
-    async def answer(self, request: str | Request, answer: object, /, *, by: str) -> None:
-        """Answer a request. The answer must match what the request asks for. The first answer is final."""
-        await self._inbox.answer(request, answer, by)
-
-    async def approve(
-        self, request: str | Request, /, *, by: str, args: Mapping[str, Any] | None = None, standing: bool = False
-    ) -> None:
-        """Approve a request, once.
-
-        `args` replaces some of the tool's arguments. `standing=True` also approves further calls of this tool in this
-        run, until `revoke`.
-        """
-        await self._inbox.approve(request, by, args, standing=standing)
-
-    async def reject(self, request: str | Request, /, *, by: str, because: str) -> None:
-        """Reject a request, with a reason."""
-        await self._inbox.reject(request, by, because)
-
-    async def revoke(self, run: str, grant: str, /, *, by: str, because: str = "") -> None:
-        """Revoke a standing approval: the next call of its tool asks again."""
-        await self._inbox.revoke(run, grant, by, because)
-
-    # Fork and replay
-
-    async def fork(  # noqa: PLR0913 - keyword-only
-        self,
-        run: str,
-        /,
-        *,
-        at: int | None = None,
-        seq: int | None = None,
-        patch: Mapping[str, Any] | None = None,
-        results: Mapping[int, Any] | None = None,
-        effects: Effects = "ask",
-        reads: Literal["live"] | None = None,
-        model: Literal["live"] | None = None,
-        input: Any = ...,
-        version: str | None = None,
-        id: str | None = None,
-    ) -> Handle[Any]:
-        """Start a new run that shares the events of another run up to a point, and continues from there on its own.
-
-        The original run does not change. `at` is the first step that is not shared; `seq` is the last event that is
-        shared (to open a request again, for example). `patch` changes the state (as for `run.patch`), `results`
-        replaces results of shared steps by number, `input` and `version` replace the input and the agent's version.
-
-        `effects` controls the effects of the fork: `"ask"` asks a person before each one, `"live"` executes them, and
-        `"stub"` makes no external calls. In a stubbed fork, a tool returns what the original run got from the same
-        call, or a sample of its type, and a model call parks the fork; `reads="live"` allows external sources and tools
-        without an effect, and `model="live"` allows model calls.
-        """
-        row = await run_of(self.store, run)
-        agent = self._find_code(row.agent, version or row.agent_version)
-        more = {"patch": patch or {}, "results": results or {}, "input": input}
-        modes: Mapping[Outside, str | None] = {"reads": reads, "model": model}
-        live = tuple(outside for outside, mode in modes.items() if mode == "live")
-        options = ForkOptions(at=at, seq=seq, effects=effects, live=live, version=version, **more)
-        body, blobs = await plan_fork(self.store, row, agent, options, self._time.now())
-        name = await make_fork(self.store, run, body, blobs, actor=self._actor, id=id)
-        if self._worker_loop is not None:
-            self._worker_loop.wake()
-        return Handle(self, name, agent)
-
-    async def replay(
-        self,
-        run: str,
-        /,
-        *,
-        to: int | None = None,
-        allow: Collection[str] = (),
-        on_step: Callable[[int], object] | None = None,
-    ) -> Replay:
-        """Replay a run in memory with the current code, up to the end of step `to`, or to the end of its log.
-
-        Nothing is written. Recorded calls return their recorded results; other calls are not made, unless `allow` names
-        their tool. `on_step` is called with the number of each step when the code reaches it.
-        """
-        agent = self._require_code(await run_of(self.store, run))
-        return await replay(self.store, run, agent, self, to, ReplayOptions(allow, on_step))
-
-    async def replay_all(
-        self, *, agent: str | None = None, last: int = 100, status: Sequence[str] = ()
-    ) -> AsyncIterator[ReplayCheck]:
-        """Replay the newest runs of the app's agents with the current code, and yield whether each still matches its
-        log.
-
-        Use this before a deployment. It makes no calls and writes nothing. `last` is the maximum number of runs per
-        agent; `agent` and `status` limit the check to one agent or to some statuses.
-        """
-        check_last(last)
-        for each in status:
-            check_status(each)
-        for name in [agent] if agent is not None else list(self._agents):
-            left, where = last, RunFilter(agent=name, status=tuple(status))
-            async for row in each_run(self.store, where, page=min(last, LARGEST_PAGE)):
-                yield await check(self.store, row.id, self._require_code(row), self)
-                if (left := left - 1) == 0:
-                    break
-
-    def _find_code(self, name: str, version: str) -> Agent[Any, Any] | None:
-        """Return the code for a version of an agent: exactly this version, else one that accepts it, else the last one
-        given.
-        """
-        serving = [each for each in self._all if each.name == name]
-        exact = [each for each in serving if each.version == version]
-        fitting = [each for each in serving if version in each.rules.accepts]
-        return next(iter(exact or fitting or serving[::-1]), None)
-
-    def _require_code(self, row: RunRow) -> Agent[Any, Any]:
-        """Return the current code of a run's agent."""
-        found = self._find_code(row.agent, row.agent_version)
-        if found is None:
-            reason = f"the code of {row.agent} is required: limpet.open(..., agents=[...]), or --app MODULE:ATTRIBUTE"
-            raise InvalidArgument(path="agents", reason=reason)
-        return found
-
-    # Export and delete
-
-    async def export(self, run: str, path: str | Path, /) -> None:
-        """Write a run to a file that people can read, and that `load` imports into another store."""
-        with file_errors(path) as file:
-            await export_run(self.store, run, file)
-
-    async def load(self, path: str | Path, /, *, max_bytes: int = MAX_BYTES) -> Handle[Any]:
-        """Import a run from a file. A run that has not ended continues when it is resumed.
-
-        The file is read into memory as a whole: one that would unpack to more than `max_bytes` (1 GiB) is rejected.
-        """
-        with file_errors(path) as file:
-            row = await load_run(self.store, file, self._actor, max_bytes)
-        return Handle(self, row.id, self._find_code(row.agent, row.agent_version))
-
-    async def prune(
-        self,
-        *,
-        older_than: Duration,
-        dry_run: bool = True,
-        by_status: Mapping[str, Duration | None] | None = None,
-        by_agent: Mapping[str, Duration | None] | None = None,
-        archive: str | Path | None = None,
-        snapshots: int | None = None,
-    ) -> Pruned:
-        """Delete runs that ended longer ago than `older_than`. With `dry_run`, only report them.
-
-        `by_status` and `by_agent` set another age for some runs; None keeps them forever. Runs that belong together (a
-        fork and its origin, a caller and the runs it called) are deleted together or not at all. With `archive`, a
-        folder, each run is exported there first. `snapshots` is the number of snapshots to keep per run.
-        """
-        rule = KeepRule(older_than=older_than, by_status=by_status, by_agent=by_agent)
-        with nullcontext() if archive is None else file_errors(archive) as folder:
-            done = await prune(self.store, rule, dry_run=dry_run, archive=folder)
-        if snapshots is not None and not dry_run:
-            done.snapshots = await rotate(self.store, keep=snapshots, older_than=older_than)
-        return done
-
     # For handles
 
     async def result(self, run: str, timeout: Duration | None) -> Result:
@@ -598,10 +400,6 @@ class App(ReadApi):
         finally:
             if self._listener is not None:
                 self._listener.unsubscribe(subscription)
-
-    @property
-    def _actor(self) -> str:
-        return self._worker_loop.id if self._worker_loop is not None else "app"
 
 
 def _initial(agent: Agent[Any, Any], constraints: Mapping[str, Any] | None) -> StatePatch | None:

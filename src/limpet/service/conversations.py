@@ -2,21 +2,27 @@
 
 from collections.abc import AsyncIterable, Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from limpet.clock import to_datetime
 from limpet.engine.run.conversation import INTERRUPT, USER, Message, conversation_of, shown
 from limpet.errors import InvalidArgument, NotFound, WrongState
 from limpet.events import Event, inline
 from limpet.events import bodies as b
 from limpet.ids import check_id
-from limpet.journal import ConversationWriter, latest
+from limpet.journal import ConversationWriter, Entry, Summary, entries, latest
 from limpet.service.moments import Point, point
+from limpet.service.page import Page
+from limpet.service.principal import Principal, principal_of
 from limpet.service.settings import Settings
 from limpet.service.views import LIVE
 from limpet.stores import Leg, RunFilter, RunRow, Store
 from limpet.stores.blobs import MESSAGE_INLINE
 from limpet.stores.store import LARGEST_PAGE
 
+# Number of newest messages that are searched for a repeated command.
+SEARCHED = 20
 __all__ = ["ConversationInfo", "Conversations", "SessionInfo", "last_message_at"]
 
 
@@ -29,7 +35,7 @@ class ConversationInfo:
     user: str | None
     messages: int
     """Approximate number of messages; includes compactions and forks."""
-    updated: int
+    updated: datetime
     fork_of: str | None = None
 
 
@@ -40,7 +46,7 @@ class SessionInfo:
     id: str
     runs: int
     conversations: int
-    updated: int
+    updated: datetime
 
 
 class Conversations:
@@ -67,26 +73,35 @@ class Conversations:
             raise InvalidArgument(path="conversation", reason=reason)
         return True
 
-    async def say(self, conversation: str, text: str, *, actor: str, interrupt: bool) -> str | None:
+    async def say(
+        self, conversation: str, text: str, *, actor: str, interrupt: bool, id: str, by: str | Principal | None
+    ) -> str | None:
         """Send a message to the active run of a conversation and return its id, or store it and return None."""
         await self.exists(conversation)
         run = await self._active_run(conversation)
         if run is not None:
             packed, blobs = self._store.pack(text, inline=MESSAGE_INLINE)
-            new = self._settings.ids.new
-            bodies = [b.SignalReceived(command=new(), signal=USER, value=packed)]
+            who = principal_of(by).name
+            bodies = [b.SignalReceived(command=id, signal=USER, value=packed, by=who)]
             if interrupt:
-                bodies.append(b.SignalReceived(command=new(), signal=INTERRUPT, value=inline(None)))
+                bodies.append(b.SignalReceived(command=f"{id}:interrupt", signal=INTERRUPT, value=inline(None), by=who))
             try:
                 await self._send(run, *bodies, blobs=blobs)
             except (WrongState, NotFound):
                 pass  # the run has ended since
             else:
                 return run
+        if await self._has_message(conversation, id):
+            return None  # the command is repeated
         packed, blobs = self._store.pack(text, inline=MESSAGE_INLINE)
-        added = b.MessageAdded(message=self._settings.ids.new(), role="user", content=packed)
+        added = b.MessageAdded(message=id, role="user", content=packed)
         await self.writer(conversation, actor).append(added, blobs=blobs)
         return None
+
+    async def _has_message(self, conversation: str, id: str) -> bool:
+        """Return whether one of the newest messages has this id."""
+        newest = await latest(self._store, conversation, last=SEARCHED, whole=True)
+        return any(isinstance(each, Entry) and each.message.message == id for each in newest)
 
     async def _active_run(self, conversation: str) -> str | None:
         """Return the id of the newest run in a conversation that has not ended."""
@@ -108,18 +123,29 @@ class Conversations:
         added = b.MessageAdded(message=self._settings.ids.new(), role="user", content=packed, run=run)
         return talk.leg((added,)), blobs
 
-    async def messages(self, conversation: str, *, last: int | None, whole: bool) -> list[Message]:
-        """Return the newest messages of a conversation, in order."""
+    async def messages(self, conversation: str, *, limit: int, cursor: str | None, whole: bool) -> Page[Message]:
+        """Return the newest messages of a conversation before a cursor, in order."""
         if not await self.exists(conversation):
             raise NotFound(what="conversation", id=conversation)
-        return await shown(self._store, await latest(self._store, conversation, last=last, whole=whole))
+        found: list[Entry | Summary] = []
+        before = None if cursor is None else _place(cursor)
+        async for each in entries(self._store, conversation, whole=whole):
+            if before is None or _first_of(each) < before:
+                found.append(each)
+            if len(found) > limit:
+                break
+        newest = found[:limit]
+        shown_ = await shown(self._store, newest[::-1])
+        return Page(shown_, str(_first_of(newest[-1])) if len(found) > limit else None)
 
-    async def all(self, session: str | None) -> list[ConversationInfo]:
-        """Return the newest conversations."""
-        page = await self._store.runs(RunFilter(type="conversation", session=session), limit=LARGEST_PAGE)
-        return [_info(row) for row in page.rows]
+    async def all(self, session: str | None, *, limit: int, cursor: str | None) -> Page[ConversationInfo]:
+        """Return the newest conversations before a cursor."""
+        before = None if cursor is None else _place(cursor)
+        where = RunFilter(type="conversation", session=session)
+        page = await self._store.runs(where, before=before, limit=min(limit, LARGEST_PAGE))
+        return Page(map(_info, page.rows), None if page.next is None else str(page.next))
 
-    async def sessions(self) -> list[SessionInfo]:
+    async def sessions(self, *, limit: int, cursor: str | None) -> Page[SessionInfo]:
         """Return the sessions of the newest runs and conversations, the newest first."""
         found: dict[str, list[RunRow]] = {}
         for where in (RunFilter(), RunFilter(type="conversation")):
@@ -127,7 +153,27 @@ class Conversations:
                 if row.session is not None:
                     found.setdefault(row.session, []).append(row)
         sessions = [_session(name, rows) for name, rows in found.items()]
-        return sorted(sessions, key=lambda each: -each.updated)
+        sessions.sort(key=lambda each: each.updated, reverse=True)
+        names = [each.id for each in sessions]
+        if cursor is not None and cursor not in names:
+            raise _wrong_cursor(cursor)
+        start = 0 if cursor is None else names.index(cursor) + 1
+        return Page.cut(sessions[start:], limit, lambda each: each.id)
+
+
+def _place(cursor: str) -> int:
+    if not cursor.isdecimal():
+        raise _wrong_cursor(cursor)
+    return int(cursor)
+
+
+def _wrong_cursor(cursor: str) -> InvalidArgument:
+    return InvalidArgument(path="cursor", reason=f"{cursor!r} is not a cursor; pass `next` of the page before")
+
+
+def _first_of(entry: Entry | Summary) -> int:
+    """Return the sequence of a message, or of the first message that a summary replaces."""
+    return entry.compacted.first if isinstance(entry, Summary) else entry.seq
 
 
 def _info(row: RunRow) -> ConversationInfo:
@@ -136,7 +182,7 @@ def _info(row: RunRow) -> ConversationInfo:
         session=row.session,
         user=row.user,
         messages=row.seq - 1,
-        updated=row.time,
+        updated=to_datetime(row.time),
         fork_of=row.origin,
     )
 
@@ -144,7 +190,10 @@ def _info(row: RunRow) -> ConversationInfo:
 def _session(name: str, rows: list[RunRow]) -> SessionInfo:
     talks = [row for row in rows if row.type == "conversation"]
     return SessionInfo(
-        id=name, runs=len(rows) - len(talks), conversations=len(talks), updated=max(row.time for row in rows)
+        id=name,
+        runs=len(rows) - len(talks),
+        conversations=len(talks),
+        updated=to_datetime(max(row.time for row in rows)),
     )
 
 

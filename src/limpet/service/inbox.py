@@ -4,27 +4,51 @@ Each decision is validated before it is written. The first one is final.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from limpet.clock import Duration, microseconds
 from limpet.engine.execution.views import Request
-from limpet.errors import NotAllowed, NotFound
+from limpet.errors import AlreadyAnswered, InvalidArgument, NotAllowed, NotFound
 from limpet.events import Limits
 from limpet.events import bodies as b
 from limpet.journal import load
 from limpet.secret import hidden
 from limpet.service.answers import check_approvable, check_args, check_rejectable, validate_answer
+from limpet.service.page import Page
+from limpet.service.principal import Principal
 from limpet.service.resolve import open_request, run_of
 from limpet.service.settings import Settings
 from limpet.service.views import request_of
-from limpet.state.run import Grant
 from limpet.stores import RequestFilter, RequestRow
+from limpet.stores.store import LARGEST_PAGE
 
-__all__ = ["Inbox"]
+__all__ = ["Decided", "GrantInfo", "Inbox"]
 
 ANYONE = "anyone"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decided:
+    """A decision of a request."""
+
+    request: str
+    run: str
+    decision: Literal["answered", "approved", "rejected"]
+    by: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrantInfo:
+    """A standing approval of a run."""
+
+    grant: str
+    by: str
+    tool: str | None
+    risk: str | None
 
 
 class Inbox:
@@ -36,69 +60,103 @@ class Inbox:
         self._send = send
 
     async def inbox(
-        self, *, to: str | None, run: str | None, risk: str | None, older_than: Duration | None
-    ) -> list[Request]:
+        self,
+        *,
+        to: str | None,
+        run: str | None,
+        risk: str | None,
+        older_than: Duration | None,
+        limit: int,
+        cursor: str | None,
+    ) -> Page[Request]:
         """Return the open requests, the oldest first. `to` is a person, including their groups, or a group."""
-        names = [None] if to is None else [to, *self._groups(to)]
+        until = None if older_than is None else await self._store.now() - microseconds(older_than)
+        where = RequestFilter(run=run, risk=risk, opened_until=until, after=_after(cursor))
         found: dict[str, RequestRow] = {}
-        for name in dict.fromkeys(names):
-            rows = await self._store.requests(RequestFilter(to=name, run=run, risk=risk))
+        for name in dict.fromkeys([None] if to is None else [to, *self._groups(to)]):
+            rows = await self._store.requests(replace(where, to=name), limit=min(limit, LARGEST_PAGE) + 1)
             found.update((row.id, row) for row in rows)
-        latest = None if older_than is None else await self._store.now() - microseconds(older_than)
         rows = sorted(found.values(), key=lambda row: (row.opened, row.id))
-        return [await request_of(self._store, row) for row in rows if latest is None or row.opened <= latest]
+        requests = [(row, await request_of(self._store, row)) for row in rows[:limit]]
+        more = [(row, None) for row in rows[limit:]]
+        page = Page.cut([*requests, *more], limit, lambda each: f"{each[0].opened}.{each[0].id}")
+        return Page((request for _, request in page if request is not None), page.next)
 
-    async def answer(self, request: str | Request, answer: object, by: str) -> None:
+    async def answer(self, request: str | Request, answer: object, who: Principal, id: str) -> Decided:
         """Answer a request."""
-        found = await self._decidable(request, by)
+        found = await self._decidable(request, who, id)
         plain = validate_answer(found, answer)
         packed, blobs = self._store.pack(plain)
-        bodies: list[b.Command] = [self._decision(found, "answered", by, answer=packed)]
+        bodies: list[b.Command] = [self._decision(found, "answered", who, id, answer=packed)]
         if found.kind == "budget" and isinstance(plain, dict):
             limits = msgspec.convert(plain, Limits)
-            bodies.append(b.BudgetExtended(command=self._settings.ids.new(), by=by, limits=limits))
+            bodies.append(b.BudgetExtended(command=f"{id}:budget", by=who.name, limits=limits))
         await self._send(found.run, *bodies, blobs=blobs, judged=self._addressees(found))
+        return Decided(request=found.id, run=found.run, decision="answered", by=who.name)
 
-    async def approve(self, request: str | Request, by: str, args: Mapping[str, Any] | None, *, standing: bool) -> None:
+    async def approve(
+        self, request: str | Request, who: Principal, id: str, args: Mapping[str, Any] | None, *, standing: bool
+    ) -> Decided:
         """Approve a request: once, with other arguments, or for all further calls of this tool in this run."""
-        found = await self._decidable(request, by)
+        found = await self._decidable(request, who, id)
         check_approvable(found, standing=standing)
         edited = None if args is None else hidden({**found.args, **args})
         if edited is not None:
             check_args(found, edited)
         packed, blobs = (None, ()) if edited is None else self._store.pack(edited)
-        bodies: list[b.Command] = [self._decision(found, "approved", by, args=packed)]
+        bodies: list[b.Command] = [self._decision(found, "approved", who, id, args=packed)]
         if standing:
-            new = self._settings.ids.new
-            bodies.append(b.GrantGiven(command=new(), grant=new(), by=by, tool=found.tool, request=found.id))
+            grant = b.GrantGiven(
+                command=f"{id}:grant", grant=f"{id}:grant", by=who.name, tool=found.tool, request=found.id
+            )
+            bodies.append(grant)
         await self._send(found.run, *bodies, blobs=blobs, judged=self._addressees(found))
+        return Decided(request=found.id, run=found.run, decision="approved", by=who.name)
 
-    async def reject(self, request: str | Request, by: str, because: str) -> None:
+    async def reject(self, request: str | Request, who: Principal, id: str, because: str) -> Decided:
         """Reject a request, with a reason."""
-        found = await self._decidable(request, by)
+        found = await self._decidable(request, who, id)
         check_rejectable(found)
-        decision = self._decision(found, "rejected", by, because=self._store.redaction.text(because))
+        decision = self._decision(found, "rejected", who, id, because=self._store.redaction.text(because))
         await self._send(found.run, decision, judged=self._addressees(found))
+        return Decided(request=found.id, run=found.run, decision="rejected", by=who.name)
 
-    async def grants(self, run: str) -> list[Grant]:
+    async def grants(self, run: str) -> list[GrantInfo]:
         """Return the standing approvals of a run."""
         await run_of(self._store, run)
-        return [grant for grant in (await load(self._store, run)).grants if grant.standing]
+        standing = [grant for grant in (await load(self._store, run)).grants if grant.standing]
+        return [GrantInfo(grant=each.grant, by=each.by, tool=each.tool, risk=each.risk) for each in standing]
 
-    async def revoke(self, run: str, grant: str, by: str, because: str) -> None:
+    async def revoke(self, run: str, grant: str, who: Principal, id: str, because: str) -> None:
         """Revoke a standing approval: the next call of its tool asks again."""
         if grant not in {each.grant for each in await self.grants(run)}:
+            if await self._store.has_command(run, id):
+                return  # the command is repeated
             raise NotFound(what="grant", id=grant)
         because = self._store.redaction.text(because)
-        await self._send(run, b.GrantRevoked(command=self._settings.ids.new(), grant=grant, by=by, because=because))
+        await self._send(run, b.GrantRevoked(command=id, grant=grant, by=who.name, because=because))
 
-    async def _decidable(self, request: str | Request, by: str) -> Request:
-        """Return an open request, if this person may decide it. Raises NotAllowed."""
-        found = await open_request(self._store, request if isinstance(request, str) else request.id)
-        is_asked = self._settings.people is None or {ANYONE, by, *self._groups(by)} & set(found.to)
-        if not by or not is_asked:
-            raise NotAllowed(request=found.id, by=by, to=found.to)
+    async def _decidable(self, request: str | Request, who: Principal, id: str) -> Request:
+        """Return an open request, if this person may decide it. Raises NotAllowed.
+
+        A request that this very command has decided is returned, too: the command is repeated.
+        """
+        found = await self._find(request if isinstance(request, str) else request.id, id)
+        is_asked = self._settings.people is None or {ANYONE, who.name, *self._groups(who.name), *who.groups} & set(
+            found.to
+        )
+        if not who.name or not is_asked:
+            raise NotAllowed(request=found.id, by=who.name, to=found.to)
         return found
+
+    async def _find(self, request: str, id: str) -> Request:
+        try:
+            return await open_request(self._store, request)
+        except AlreadyAnswered:
+            [row] = await self._store.requests(RequestFilter(status=None, id=request))
+            if not await self._store.has_command(row.run, id):
+                raise
+            return await request_of(self._store, row)
 
     def _addressees(self, request: Request) -> tuple[str, ...] | None:
         """Return the addressees that the check used, if groups are configured. The store rejects the command if they
@@ -109,13 +167,23 @@ class Inbox:
     def _groups(self, person: str) -> Sequence[str]:
         return [group for group, members in (self._settings.people or {}).items() if person in members]
 
-    def _decision(self, request: Request, decision: Any, by: str, **more: Any) -> b.RequestAnswered:
+    def _decision(self, request: Request, decision: Any, who: Principal, id: str, **more: Any) -> b.RequestAnswered:
         return b.RequestAnswered(
-            command=self._settings.ids.new(),
+            command=id,
             request=request.id,
             decision=decision,
-            by=by,
+            by=who.name,
             digest=request.digest,
-            via=self._settings.interface,
+            via=who.door or self._settings.interface,
             **more,
         )
+
+
+def _after(cursor: str | None) -> tuple[int, str] | None:
+    """Return the request that a cursor stands for."""
+    if cursor is None:
+        return None
+    opened, dot, id = cursor.partition(".")
+    if not opened.isdecimal() or not dot:
+        raise InvalidArgument(path="cursor", reason=f"{cursor!r} is not a cursor; pass `next` of the page before")
+    return int(opened), id

@@ -1,10 +1,12 @@
 """The JSON that all interfaces return: one type per kind of thing, with stable names.
 
-A field keeps its name and type. Adding or removing a field requires a new version; a test names the field that changed.
+A field keeps its name and type, and a new field breaks no client. Removing or changing one requires a new version of
+the API; a test names the field that changed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
+from datetime import datetime
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -15,12 +17,12 @@ from typing_extensions import is_typeddict
 from limpet.context.slice import ContextSlice
 from limpet.engine.execution.views import EventView, Request, RunInfo
 from limpet.engine.run.conversation import Message
-from limpet.errors import LimpetError
 from limpet.llm import model
 from limpet.service.artifacts import ArtifactPiece
 from limpet.service.benchmark import Measurement
 from limpet.service.conversations import ConversationInfo, SessionInfo
 from limpet.service.doctor import Finding
+from limpet.service.inbox import Decided, GrantInfo
 from limpet.service.moments import Comparison, Diff, MomentJson
 from limpet.service.prompts import PromptView
 from limpet.service.prune import Pruned
@@ -32,7 +34,7 @@ from limpet.service.timeline import TimelineRow
 from limpet.service.verify import Verified
 from limpet.service.workers import AgentInfo, Stats, WorkerInfo
 
-__all__ = ["VERSION", "VIEWS", "as_json", "error_json", "fields_of", "forms", "frozen", "name_of", "schemas"]
+__all__ = ["VERSION", "VIEWS", "fields_of", "forms", "frozen", "name_of", "schemas"]
 
 VERSION = 1
 VIEWS: Mapping[str, type] = {
@@ -41,6 +43,8 @@ VIEWS: Mapping[str, type] = {
     "a step": StepInfo,
     "an event": EventView,
     "a request to a person": Request,
+    "a decision of a request": Decided,
+    "a standing approval": GrantInfo,
     "a state of a run": MomentJson,
     "a diff": Diff,
     "a comparison": Comparison,
@@ -76,25 +80,12 @@ _WORDS: Mapping[Any, str] = {
     int: "integer",
     float: "number",
     bool: "true or false",
+    datetime: "time",
     NoneType: "null",
     Any: "anything",
     Raw: "anything",
     object: "anything",
 }
-
-
-def as_json(view: Any) -> Any:
-    """Return a view as plain JSON data."""
-    if isinstance(view, list | tuple) and not hasattr(view, "_fields"):
-        return [as_json(each) for each in view]
-    plain = view.as_json() if hasattr(view, "as_json") else view
-    return msgspec.json.decode(msgspec.json.encode(plain))
-
-
-def error_json(error: LimpetError) -> dict[str, Any]:
-    """Return an error as all interfaces show it. The hint includes suggested ids."""
-    hint = " ".join([error.hint, *getattr(error, "__notes__", ())])
-    return {"code": error.code, "message": error.summary, "facts": dict(error.facts), "hint": hint}
 
 
 def forms() -> dict[str, type]:

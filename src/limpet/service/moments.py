@@ -3,24 +3,24 @@
 Everything is derived from the log; snapshots only make it faster.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, TypedDict
 
 import msgspec
-from msgspec import UNSET
 
-from limpet.clock import SECOND, format_time, to_microseconds
+from limpet.clock import SECOND, format_time, to_datetime, to_microseconds
 from limpet.context.brief import Chosen, shown
 from limpet.engine.definitions.types import codec_of
+from limpet.engine.execution.views import PositionInfo
 from limpet.engine.run.working_state import State
 from limpet.errors import InvalidArgument, NotFound
-from limpet.events import VOCABULARY, AnyBody, Event, Fact
+from limpet.events import VOCABULARY, AnyBody, Event
 from limpet.events import bodies as b
 from limpet.events.values import encode
 from limpet.journal import load, load_step
-from limpet.service.views import load_values
+from limpet.service.views import load_values, position_info
 from limpet.state import AgentState, LogView, RunState, StepView
 from limpet.state.log_view import SETTLED
 from limpet.state.patch import describe_patch
@@ -29,12 +29,13 @@ from limpet.stores import Store
 from limpet.stores.fork_reads import StepRange
 
 __all__ = [
+    "ChangeInfo",
     "Comparison",
     "Diff",
+    "DivergenceInfo",
     "Moment",
     "MomentJson",
     "Point",
-    "ValueChange",
     "compare",
     "diff",
     "point",
@@ -73,9 +74,9 @@ class MomentJson(TypedDict):
     run: str
     status: str
     seq: int
-    time: int
+    time: datetime
     step: int
-    position: str
+    position: PositionInfo
     next: str | None
     decisions: list[Chosen]
     state: AgentState
@@ -87,11 +88,11 @@ class Moment(State[Any]):
     def __init__(self, state: RunState) -> None:
         super().__init__(state.working, _JSON)
         self.run, self.status, self.seq = state.run, state.status, state.position.seq
-        self.time = state.updated
-        """Time of the last event, in microseconds since 1970."""
+        self.time = to_datetime(state.updated)
+        """Time of the last event."""
         self.step = state.position.step
         """Highest step number."""
-        self.position = str(state.position)
+        self.position = position_info(state.position)
         self.whole = state
         """The complete state that the log folds to."""
 
@@ -128,42 +129,57 @@ class Moment(State[Any]):
     def __str__(self) -> str:
         lines = [f"{self.run} after event {self.seq}: {self.status}, {self.position}"]
         changes = describe_patch(AgentState(), patch_between(AgentState(), self.working))
-        lines += [f"  {line}" for line in changes]
+        lines += [f"  {change.text}" for change in changes]
         lines += [f"  decided {each.question} {each.chosen}: {each.because}" for each in self.decisions]
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class ValueChange:
-    """A value before and after."""
+@dataclass(frozen=True, kw_only=True)
+class ChangeInfo:
+    """One difference, as data and as text."""
 
+    part: str
+    """`goal`, `plan`, `fact`, `question`, `artifact`, `flag`, `budget`, `constraints` or `data`; of two runs also
+    `step`, `decision`, `spent` and `outcome`.
+    """
+    key: str
+    """The fact, step, question …; "" if there is only one."""
     before: Any
     after: Any
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diff:
     """The differences between two points."""
 
-    facts: Mapping[str, ValueChange] = field(default_factory=dict)
-    lines: tuple[str, ...] = ()
-    """Every change, as text."""
+    changes: tuple[ChangeInfo, ...]
+    text: str
+    """All changes, one per line."""
 
     def __str__(self) -> str:
-        return "\n".join(self.lines) or "nothing changed"
+        return self.text
+
+    def of(self, part: str) -> dict[str, ChangeInfo]:
+        """Return the changes of one part by key."""
+        return {change.key: change for change in self.changes if change.part == part}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DivergenceInfo:
+    """The first event that differs between two logs."""
+
+    seq: int
+    one: str
+    """The event in the first run, as text."""
+    other: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(Diff):
-    """Where two runs diverge, and how their final states differ."""
+    """Where two runs diverge, and how their steps, decisions, states, usage and outcomes differ."""
 
-    divergence: tuple[int, str, str] | None = None
-    """The first event that differs, and what each run did there."""
-    steps: Mapping[int, ValueChange] = field(default_factory=dict)
-    """Steps with a different tool, outcome or result, by number; None where a run does not have the step."""
-    decisions: Mapping[str, ValueChange] = field(default_factory=dict)
-    spent: Mapping[str, ValueChange] = field(default_factory=dict)
-    outcome: ValueChange = ValueChange(None, None)
+    divergence: DivergenceInfo | None = None
 
 
 async def state_at(store: Store, run: str, where: Point) -> Moment:
@@ -181,43 +197,27 @@ async def diff(store: Store, run: str, one: Point, other: Point) -> Diff:
     """Return the changes between two points of a run."""
     first, second = await point(store, run, one), await point(store, run, other)
     before, after = await _state(store, run, first), await _state(store, run, second)
-    return _difference(before.working, after.working)
+    changes = _difference(before.working, after.working)
+    return Diff(changes=tuple(changes), text="\n".join(change.text for change in changes) or "nothing changed")
 
 
 async def compare(store: Store, one: str, other: str) -> Comparison:
     """Compare two runs: where they diverge, and how their final states differ."""
     logs = [await _log(store, run) for run in (one, other)]
     states = [await load(store, run) for run in (one, other)]
-    found = _difference(states[0].working, states[1].working)
-    steps = _changes(*(_steps(log) for log in logs))
-    decisions = _changes(*(_decisions(body for _, body in log) for log in logs))
-    spent = _changes(*(_used(state) for state in states))
-    ends = ValueChange(*(f"{state.status} {shown(state.output)}".strip() for state in states))
-    diverged = _divergence(*logs)
-    lines = [
-        *(
-            [f"diverged at event {diverged[0]}: {diverged[1]} / {diverged[2]}"]
-            if diverged
-            else ["the events are the same"]
-        ),
-        *(f"step {number}: {change.before or 'none'} / {change.after or 'none'}" for number, change in steps.items()),
-        *(f"{question} {change.before or 'none'} / {change.after or 'none'}" for question, change in decisions.items()),
-        *found.lines,
-        *(
-            f"{_SPENT.get(name, name)}: {change.before or 0:g} / {change.after or 0:g}"
-            for name, change in spent.items()
-        ),
-        *([f"outcome: {ends.before} / {ends.after}"] if ends.before != ends.after else []),
+    changes = [
+        *_changes("step", *(_steps(log) for log in logs)),
+        *_changes("decision", *(_decisions(body for _, body in log) for log in logs)),
+        *_difference(states[0].working, states[1].working),
+        *_changes("spent", *(_used(state) for state in states)),
+        *_changes("outcome", *({"": f"{state.status} {shown(state.output)}".strip()} for state in states)),
     ]
-    return Comparison(
-        facts=found.facts,
-        lines=tuple(lines),
-        divergence=diverged,
-        steps=steps,
-        decisions=decisions,
-        spent=spent,
-        outcome=ends,
-    )
+    diverged = _divergence(*logs)
+    head = "the events are the same"
+    if diverged is not None:
+        head = f"diverged at event {diverged.seq}: {diverged.one} / {diverged.other}"
+    text = "\n".join([head, *(change.text for change in changes)])
+    return Comparison(changes=tuple(changes), text=text, divergence=diverged)
 
 
 async def _log(store: Store, run: str) -> list[tuple[Event, AnyBody]]:
@@ -225,31 +225,33 @@ async def _log(store: Store, run: str) -> list[tuple[Event, AnyBody]]:
     return list(zip(events, await load_values(store, [store.decode(event) for event in events]), strict=True))
 
 
-def _difference(before: AgentState, after: AgentState) -> Diff:
-    patch = patch_between(before, after)
-    old, new = _values(before.known_facts), _values(after.known_facts)
-    return Diff(facts=_changes(old, new), lines=tuple(describe_patch(before, patch)))
+def _difference(before: AgentState, after: AgentState) -> list[ChangeInfo]:
+    return [ChangeInfo(**each._asdict()) for each in describe_patch(before, patch_between(before, after))]
 
 
-def _values(facts: Iterable[Fact]) -> dict[str, Any]:
-    return {fact.key: msgspec.json.decode(fact.value) for fact in facts}
+def _changes(part: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangeInfo]:
+    for key in dict.fromkeys((*before, *after)):
+        old, new = before.get(key), after.get(key)
+        if old != new:
+            yield ChangeInfo(part=part, key=key, before=old, after=new, text=_words(part, key, old, new))
 
 
-def _changes(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> dict[Any, ValueChange]:
-    keys = dict.fromkeys((*before, *after))
-    return {
-        key: ValueChange(before.get(key), after.get(key))
-        for key in keys
-        if before.get(key, UNSET) != after.get(key, UNSET)
-    }
+def _words(part: str, key: str, old: Any, new: Any) -> str:
+    match part:
+        case "spent":
+            return f"{_SPENT.get(key, key)}: {old or 0:g} / {new or 0:g}"
+        case "decision":
+            return f"{key} {old or 'none'} / {new or 'none'}"
+        case _:
+            return f"{part}{f' {key}' if key else ''}: {old or 'none'} / {new or 'none'}"
 
 
-def _steps(log: Iterable[tuple[Event, AnyBody]]) -> dict[int, str]:
+def _steps(log: Iterable[tuple[Event, AnyBody]]) -> dict[str, str]:
     """Return each step and its outcome, as text."""
     view = LogView()
     for event, body in log:
         view.add(event, body)
-    return {number: _outcome(step) for number, step in view.steps.items()}
+    return {str(number): _outcome(step) for number, step in view.steps.items()}
 
 
 def _outcome(step: StepView) -> str:
@@ -275,21 +277,20 @@ def _used(state: RunState) -> dict[str, float]:
     return {"steps": spent.steps, "tokens": spent.tokens, "cost": spent.cost, "seconds": round(wall, 3)}
 
 
-def _divergence(
-    one: Sequence[tuple[Event, AnyBody]], other: Sequence[tuple[Event, AnyBody]]
-) -> tuple[int, str, str] | None:
+def _divergence(one: Sequence[tuple[Event, AnyBody]], other: Sequence[tuple[Event, AnyBody]]) -> DivergenceInfo | None:
     """Return the first event that differs, ignoring claims, times and command ids, and what each run did there."""
     pairs = [[(event, body) for event, body in log if not isinstance(body, _INCIDENTAL)] for log in (one, other)]
     for (event, body), (_, twin) in zip(*pairs, strict=False):
         if _comparable(body) != _comparable(twin):
-            return event.seq, _describe(body), _describe(twin)
+            return DivergenceInfo(seq=event.seq, one=_describe(body), other=_describe(twin))
     lengths = [len(each) for each in pairs]
     if lengths[0] == lengths[1]:
         return None
     longer = pairs[0] if lengths[0] > lengths[1] else pairs[1]
     event, body = longer[min(lengths)]
     text = _describe(body)
-    return (event.seq, text, "end of log") if longer is pairs[0] else (event.seq, "end of log", text)
+    first, second = (text, "end of log") if longer is pairs[0] else ("end of log", text)
+    return DivergenceInfo(seq=event.seq, one=first, other=second)
 
 
 _INCIDENTAL = (b.RunClaimed, b.RunReleased, b.RunWaiting, b.RunForked, b.RunCreated)

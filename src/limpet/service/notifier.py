@@ -5,7 +5,7 @@ like credentials are removed from the notification.
 """
 
 import inspect
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from limpet.clock import Clock
@@ -20,6 +20,7 @@ from limpet.engine.waits.notifications import AGENT
 from limpet.events.values import encode
 from limpet.policy.retry import Retry
 from limpet.redaction import hide_secrets_in
+from limpet.service.json_values import as_json
 from limpet.service.settings import Channel
 from limpet.service.views import request_of
 from limpet.service.webhooks import Webhook
@@ -42,7 +43,7 @@ def notifier(store: Store, clock: Clock, name: str, channel: Channel) -> Agent[A
         if found is None:
             return "already decided"
         if isinstance(channel, Webhook):
-            body, key = encode(hide_secrets_in(asdict(found))), idempotency_key()
+            body, key = encode(hide_secrets_in(as_json(found))), idempotency_key()
             await threads.run(lambda: channel.deliver(body, key=key, now=clock.now()))
         else:
             is_async = inspect.iscoroutinefunction(channel)

@@ -7,17 +7,18 @@ since="7d")`.
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
 
-from limpet.clock import SECOND, Duration, microseconds, to_microseconds
+from limpet.clock import SECOND, Duration, microseconds, to_datetime, to_microseconds
 from limpet.engine.execution.views import EventView as Shown
 from limpet.engine.execution.views import Status
 from limpet.errors import InvalidArgument, NotFound
 from limpet.events import KINDS, AnyBody, Event, Failure, Payload
 from limpet.events import bodies as b
 from limpet.journal import load, load_step
+from limpet.service.page import Page
 from limpet.service.steps import StepInfo, infos_of, plain_value
 from limpet.service.views import event_views, load_values
 from limpet.service.where_conditions import all_of
@@ -26,6 +27,7 @@ from limpet.stores import Store
 
 __all__ = ["CallInfo", "DecisionInfo", "ErrorInfo", "Queries", "check_last", "check_status"]
 
+T = TypeVar("T")
 # Maximum difference between the clocks of the writers.
 SKEW = 300 * SECOND
 ERRORS = ("step.failed", "step.unknown", "run.failed", "compensation.failed")
@@ -39,7 +41,7 @@ class DecisionInfo:
     run: str
     agent: str
     seq: int
-    time: int
+    time: datetime
     question: str
     chosen: Any
     options: Any
@@ -54,7 +56,7 @@ class ErrorInfo:
     run: str
     agent: str
     seq: int
-    time: int
+    time: datetime
     step: int | None
     name: str
     """The step's identity; the run's id, if the failure ended the run."""
@@ -75,10 +77,10 @@ class CallInfo:
     """The agent's last decision before the call."""
 
 
-def check_last(last: object) -> None:
-    """Raise InvalidArgument unless `last` is a positive integer."""
+def check_last(last: object, name: str = "last") -> None:
+    """Raise InvalidArgument unless a number of items is a positive integer."""
     if isinstance(last, bool) or not isinstance(last, int) or last < 1:
-        raise InvalidArgument(path="last", reason=f"must be at least 1, not {last!r}")
+        raise InvalidArgument(path=name, reason=f"must be at least 1, not {last!r}")
 
 
 def check_status(status: str | None) -> None:
@@ -97,64 +99,65 @@ async def _since(store: Store, since: Duration | datetime | None) -> int:
 
 
 class Queries:
-    """Queries about all runs of a store: at most `last` results, not older than `since`."""
+    """Queries about all runs of a store: at most `limit` results, not older than `since`, before a cursor."""
 
-    def __init__(self, store: Store, since: int, last: int) -> None:
-        self._store, self._since, self._last = store, since, last
+    def __init__(self, store: Store, since: int, limit: int, cursor: str | None = None) -> None:
+        self._store, self._since, self._limit, self._cursor = store, since, limit, cursor
         self._agents: dict[str, str] = {}
 
     @classmethod
-    async def over(cls, store: Store, since: Duration | datetime | None, last: int) -> "Queries":
+    async def over(
+        cls, store: Store, since: Duration | datetime | None, limit: int, cursor: str | None = None
+    ) -> "Queries":
         """Check the arguments, and return the queries."""
-        check_last(last)
-        return cls(store, await _since(store, since), last)
+        check_last(limit)
+        return cls(store, await _since(store, since), limit, cursor)
 
-    async def search(self, text: str, *, kind: str | None) -> list[Shown]:
+    async def search(self, text: str, *, kind: str | None) -> Page[Shown]:
         """Return events that contain a text, ignoring case."""
         kinds = [each.name for each in KINDS if kind is None or each.name == kind]
         if not kinds:
             near = ", ".join(each.name for each in KINDS if kind and kind.split(".")[0] in each.name)
             raise InvalidArgument(path="kind", reason=f"unknown kind {kind!r}{f'; similar: {near}' if near else ''}")
-        wanted, found = text.casefold(), list[Shown]()
-        async for page in self._pages(kinds):
-            shown = await event_views(self._store, page)
-            found += [each for each in shown if _contains([each.run, each.body], wanted)]
-            if len(found) >= self._last:
-                break
-        return found[: self._last]
+        wanted, found = text.casefold(), Found[Shown](self._limit)
+        async for events, cursors in self._pages(kinds):
+            for shown, cursor in zip(await event_views(self._store, events), cursors, strict=True):
+                if _contains([shown.run, shown.body], wanted):
+                    found.add(shown, cursor)
+                if found.is_full:
+                    return found.page
+        return found.page
 
-    async def decisions(self, *, agent: str | None, text: str) -> list[DecisionInfo]:
+    async def decisions(self, *, agent: str | None, text: str) -> Page[DecisionInfo]:
         """Return decisions that contain a text."""
-        found: list[DecisionInfo] = []
-        async for event, body in self._bodies(("decision.made",)):
+        found = Found[DecisionInfo](self._limit)
+        async for event, body, cursor in self._bodies(("decision.made",)):
             assert isinstance(body, b.DecisionMade)
             made = await self._decision(event, body)
-            if (
-                agent in (None, made.agent)
-                and text.casefold() in f"{made.question} {made.chosen} {made.because}".casefold()
-            ):
-                found.append(made)
-            if len(found) >= self._last:
+            words = f"{made.question} {made.chosen} {made.because}".casefold()
+            if agent in (None, made.agent) and text.casefold() in words:
+                found.add(made, cursor)
+            if found.is_full:
                 break
-        return found
+        return found.page
 
-    async def errors(self, *, agent: str | None) -> list[ErrorInfo]:
+    async def errors(self, *, agent: str | None) -> Page[ErrorInfo]:
         """Return failures, and how each was handled."""
-        found: list[ErrorInfo] = []
-        async for event, body in self._bodies(ERRORS):
+        found = Found[ErrorInfo](self._limit)
+        async for event, body, cursor in self._bodies(ERRORS):
             wrong, known = _failure_in(event.run, body), await self._agent(event.run)
             if wrong is not None and agent in (None, known):
                 if isinstance(body, b.StepUnknown):
                     wrong = wrong._replace(handled=await self._handled(event, body))
-                found.append(_error(event, known, wrong))
-            if len(found) >= self._last:
+                found.add(_error(event, known, wrong), cursor)
+            if found.is_full:
                 break
-        return found
+        return found.page
 
-    async def calls(self, tool: str | None, *, where: Sequence[str], agent: str | None) -> list[CallInfo]:
+    async def calls(self, tool: str | None, *, where: Sequence[str], agent: str | None) -> Page[CallInfo]:
         """Return calls whose arguments match all conditions, each with the decision before it."""
-        holds, found = all_of(where), list[CallInfo]()
-        async for event, body in self._bodies(("step.started",)):
+        holds, found = all_of(where), Found[CallInfo](self._limit)
+        async for event, body, cursor in self._bodies(("step.started",)):
             assert isinstance(body, b.StepStarted)
             if body.attempt != 1 or tool not in (None, body.tool) or agent not in (None, await self._agent(event.run)):
                 continue
@@ -162,10 +165,10 @@ class Queries:
             if step.seq != event.seq:
                 continue  # the run failed, and was resumed: the step is found where it first started
             if holds(await self._args(step.args)):
-                found.append(await self._call(event.run, step))
-            if len(found) >= self._last:
+                found.add(await self._call(event.run, step), cursor)
+            if found.is_full:
                 break
-        return found
+        return found.page
 
     async def _call(self, run: str, step: StepView) -> CallInfo:
         [info] = await infos_of(self._store, [step])
@@ -196,7 +199,7 @@ class Queries:
             run=event.run,
             agent=await self._agent(event.run),
             seq=event.seq,
-            time=event.time,
+            time=to_datetime(event.time),
             question=body.question,
             chosen=plain_value(body.chosen),
             options=plain_value(body.options),
@@ -220,20 +223,51 @@ class Queries:
         except NotFound:
             return plain_value(args)
 
-    async def _bodies(self, kinds: Sequence[str]) -> AsyncIterator[tuple[Event, AnyBody]]:
-        async for page in self._pages(kinds):
-            bodies = await load_values(self._store, [self._store.decode(event) for event in page])
-            for found in zip(page, bodies, strict=True):
+    async def _bodies(self, kinds: Sequence[str]) -> AsyncIterator[tuple[Event, AnyBody, str]]:
+        async for events, cursors in self._pages(kinds):
+            bodies = await load_values(self._store, [self._store.decode(event) for event in events])
+            for found in zip(events, bodies, cursors, strict=True):
                 yield found
 
-    async def _pages(self, kinds: Sequence[str]) -> AsyncIterator[list[Event]]:
-        before: str | None = ""
+    async def _pages(self, kinds: Sequence[str]) -> AsyncIterator[tuple[list[Event], list[str]]]:
+        before: str | None = self._cursor or ""
         while before is not None:
-            page = await self._store.recent(kinds, before=before)
-            yield [event for event in page.events if event.time >= self._since]
+            try:
+                page = await self._store.recent(kinds, before=before)
+            except InvalidArgument as error:
+                raise InvalidArgument(path="cursor", reason=error.reason) from error
+            young = [
+                (event, cursor)
+                for event, cursor in zip(page.events, page.cursors, strict=True)
+                if event.time >= self._since
+            ]
+            yield [event for event, _ in young], [cursor for _, cursor in young]
             if page.time < self._since - SKEW:
                 return
             before = page.next
+
+
+class Found(Generic[T]):
+    """Results of a query, until there are enough: one more than wanted, to know whether there are more."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._items: list[tuple[T, str]] = []
+
+    def add(self, item: T, cursor: str) -> None:
+        """Add a result, with the cursor of older ones."""
+        self._items.append((item, cursor))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether enough results were found."""
+        return len(self._items) > self._limit
+
+    @property
+    def page(self) -> Page[T]:
+        """The results."""
+        cut = Page.cut(self._items, self._limit, lambda each: each[1])
+        return Page((item for item, _ in cut), cut.next)
 
 
 class _Failed(NamedTuple):
@@ -268,7 +302,7 @@ def _error(event: Event, agent: str, wrong: _Failed) -> ErrorInfo:
         run=event.run,
         agent=agent,
         seq=event.seq,
-        time=event.time,
+        time=to_datetime(event.time),
         step=wrong.step,
         name=wrong.name,
         attempt=wrong.attempt,

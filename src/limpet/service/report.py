@@ -1,7 +1,9 @@
 """The report of a run: its status, what it did, what it waits for, and its last error."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
+from limpet.clock import to_datetime_or_none
 from limpet.context.brief import Chosen
 from limpet.engine.execution.views import Request, RunInfo
 from limpet.events import AnyBody
@@ -30,7 +32,7 @@ class Report:
     """Input of the run, shortened."""
     output: str
     """Output of the run, shortened."""
-    wake: int | None
+    wake: datetime | None
     """When the run continues automatically, if it waits for a time."""
     why: str | None
     """Why the run waits for an operator, or why a worker released it for a while."""
@@ -62,7 +64,7 @@ async def report(store: Store, info: RunInfo, requests: tuple[Request, ...]) -> 
         run=info,
         input=await short_text(store, state.input),
         output=await short_text(store, state.output),
-        wake=state.wake,
+        wake=to_datetime_or_none(state.wake),
         why=next((reasons[key] for key in _keys(state) if key in reasons), None),
         steps=tuple(await infos_of(store, steps)),
         earlier_steps=steps[0].number - 1 if steps else 0,

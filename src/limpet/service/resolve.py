@@ -33,9 +33,10 @@ async def run_of(store: Store, id: str) -> RunRow:
     return row
 
 
-async def each_run(store: Store, where: RunFilter, *, page: int = LARGEST_PAGE) -> AsyncIterator[RunRow]:
-    """Yield every run that matches, the newest first."""
-    before = None
+async def each_run(
+    store: Store, where: RunFilter, *, page: int = LARGEST_PAGE, before: int | None = None
+) -> AsyncIterator[RunRow]:
+    """Yield every run that matches, the newest first; `before` is the number of the last one that was seen."""
     while True:
         found = await store.runs(where, before=before, limit=page)
         for row in found.rows:

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal
 
+from limpet.clock import to_datetime, to_datetime_or_none
 from limpet.events import Failure, Payload, Spent
 from limpet.journal import load_steps
 from limpet.redaction import hide_secrets
@@ -46,12 +48,12 @@ class AttemptInfo:
 
     number: int
     status: AttemptStatus
-    started: int
-    ended: int | None
+    started: datetime
+    ended: datetime | None
     error: FailureInfo | None
     reason: str
     """Why the outcome is unknown."""
-    retry_at: int | None
+    retry_at: datetime | None
     """When the next attempt starts."""
     outcome: Literal["applied", "not_applied", "unknown"] | None
     """The actual outcome, if it was unknown at first."""
@@ -78,8 +80,8 @@ class StepInfo:
     attempts: tuple[AttemptInfo, ...] = ()
     """The attempts; of many, the first ones and the last ones."""
     attempt_count: int = 1
-    started: int
-    ended: int | None = None
+    started: datetime
+    ended: datetime | None = None
     key: str = ""
     """The idempotency key."""
     item: int | None = None
@@ -136,8 +138,8 @@ def _info(view: StepView, args: Payload | None, result: Payload | None) -> StepI
         error=failure_info(view.error),
         attempts=tuple(map(_attempt, attempts)),
         attempt_count=len(view.attempts),
-        started=view.started,
-        ended=view.ended,
+        started=to_datetime(view.started),
+        ended=to_datetime_or_none(view.ended),
         key=view.key,
         item=view.item,
         risk=view.risk,
@@ -160,11 +162,11 @@ def _attempt(attempt: AttemptView) -> AttemptInfo:
     return AttemptInfo(
         number=attempt.number,
         status=attempt.status,
-        started=attempt.started,
-        ended=attempt.ended,
+        started=to_datetime(attempt.started),
+        ended=to_datetime_or_none(attempt.ended),
         error=failure_info(attempt.error),
         reason=attempt.reason,
-        retry_at=attempt.retry_at,
+        retry_at=to_datetime_or_none(attempt.retry_at),
         outcome="unknown" if attempt.outcome == "gave_up" else attempt.outcome,
         found_by=attempt.found_by,
     )

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Literal
 
+from limpet.clock import to_datetime, to_datetime_or_none
 from limpet.journal import load_log_view
 from limpet.state.log_view import SETTLED, LogView, StepView, WaitView
 from limpet.stores import Store
@@ -18,8 +20,8 @@ class Span:
     """One attempt of a step, the wait before its next attempt, or a wait of the run."""
 
     how: SpanKind
-    start: int
-    end: int | None = None
+    start: datetime
+    end: datetime | None = None
     """None while it lasts."""
     at_most: bool = False
     """Whether `start` is the earliest possible time: start and end were appended together, as for a quick read."""
@@ -36,12 +38,12 @@ class TimelineRow:
     spans: tuple[Span, ...]
 
     @property
-    def start(self) -> int:
+    def start(self) -> datetime:
         """Start time."""
         return self.spans[0].start
 
     @property
-    def end(self) -> int | None:
+    def end(self) -> datetime | None:
         """End time; None while it lasts."""
         return self.spans[-1].end
 
@@ -54,36 +56,40 @@ async def timeline(store: Store, run: str) -> list[TimelineRow]:
 
 def timeline_of(steps: Iterable[StepView], view: LogView) -> list[TimelineRow]:
     """Return some steps, and the waits of a log view, in the order in which they started."""
-    rows = [(step.seq, _step(step, view.ended)) for step in steps if not step.shared]
+    ended = to_datetime_or_none(view.ended)
+    rows = [(step.seq, _step(step, ended)) for step in steps if not step.shared]
     rows += [(wait.seq, _wait(wait)) for wait in view.waits]
     return _with_earliest_starts([row for _, row in sorted(rows, key=lambda each: each[0])])
 
 
-def _step(step: StepView, ended: int | None) -> TimelineRow:
+def _step(step: StepView, ended: datetime | None) -> TimelineRow:
     return TimelineRow(number=step.number, name=step.name, spans=tuple(_spans(step, ended)))
 
 
-def _spans(step: StepView, ended: int | None) -> Iterator[Span]:
+def _spans(step: StepView, ended: datetime | None) -> Iterator[Span]:
     """Yield the attempts and the waits between them. The end of the run ends what is open."""
     for place, attempt in enumerate(step.attempts, start=1):
-        yield Span(how=attempt.status, start=attempt.started, end=ended if attempt.ended is None else attempt.ended)
+        end = to_datetime_or_none(attempt.ended)
+        yield Span(how=attempt.status, start=to_datetime(attempt.started), end=end or ended)
         is_last = place == len(step.attempts)
-        if attempt.ended is not None and attempt.status == "failed" and not (is_last and step.status in SETTLED):
-            yield Span(how="waits", start=attempt.ended, end=ended if is_last else step.attempts[place].started)
+        if end is not None and attempt.status == "failed" and not (is_last and step.status in SETTLED):
+            yield Span(how="waits", start=end, end=ended if is_last else to_datetime(step.attempts[place].started))
 
 
 def _wait(wait: WaitView) -> TimelineRow:
     name = f"{wait.what} {wait.key}" if wait.what in ("signal", "run") else wait.what
-    return TimelineRow(number=None, name=name, spans=(Span(how="waits", start=wait.started, end=wait.ended),))
+    span = Span(how="waits", start=to_datetime(wait.started), end=to_datetime_or_none(wait.ended))
+    return TimelineRow(number=None, name=name, spans=(span,))
 
 
 def _with_earliest_starts(rows: list[TimelineRow]) -> list[TimelineRow]:
     """Give each step that was recorded with its end the time since the row before it ended, as its longest duration."""
-    found, before = list[TimelineRow](), 0
+    found, before = list[TimelineRow](), rows[0].start if rows else None
     for row in rows:
         [first, *more] = row.spans
-        if row.number is not None and not more and first.start == first.end and 0 < before < first.start:
+        if row.number is not None and not more and first.start == first.end and before and before < first.start:
             row = replace(row, spans=(replace(first, start=before, at_most=True),))  # noqa: PLW2901
         found.append(row)
-        before = max(before, *(span.start for span in row.spans), *(span.end or 0 for span in row.spans))
+        times = [time for span in row.spans for time in (span.start, span.end) if time is not None]
+        before = max([*times, before or times[0]])
     return found

@@ -6,12 +6,12 @@ from typing import Any, cast
 
 import msgspec
 from msgspec import UnsetType
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from limpet.clock import format_time
+from limpet.clock import format_time, to_datetime, to_datetime_or_none
 from limpet.context.brief import STEPS, brief
 from limpet.engine.execution.views import EventView as Shown
-from limpet.engine.execution.views import Request, RunInfo, Status
+from limpet.engine.execution.views import PositionInfo, Request, RunInfo, Status, WaitsFor
 from limpet.errors import BlobDamaged, InvalidArgument, NotFound
 from limpet.events import AnyBody, Event, Payload, inline
 from limpet.events import bodies as b
@@ -31,10 +31,12 @@ __all__ = [
     "load_values",
     "not_a_run",
     "one_line",
+    "position_info",
     "read_end",
     "request_of",
     "run_info",
     "short_text",
+    "wait_info",
     "waits_for_operator",
     "waits_for_worker",
 ]
@@ -57,20 +59,19 @@ HIDDEN_IN_FAILURES = frozenset({"mro", "traceback"})
 TIMES = frozenset({"deadline", "expires", "retry_at", "stale_at", "start_at", "timeout_at", "wake"})
 
 
-def run_info(row: RunRow, waits_for: str | None) -> RunInfo:
+def run_info(row: RunRow, waits_for: Sequence[WaitsFor]) -> RunInfo:
     """Return the summary of a run, for lists. What it waits for depends on the live workers."""
-    position = Position(seq=row.seq, step=row.step, steps=row.steps, item=row.item, items=row.items)
     return RunInfo(
         id=row.id,
         agent=row.agent,
         version=row.agent_version,
         status=cast("Status", row.status),
-        waits_for=waits_for,
-        position=str(position),
+        waits_for=tuple(waits_for),
+        position=position_info(Position(seq=row.seq, step=row.step, steps=row.steps, item=row.item, items=row.items)),
         goal=row.goal,
-        created=row.created,
-        updated=row.time,
-        ended=row.ended,
+        created=to_datetime(row.created),
+        updated=to_datetime(row.time),
+        ended=to_datetime_or_none(row.ended),
         user=row.user,
         session=row.session,
         parent=row.parent,
@@ -79,14 +80,25 @@ def run_info(row: RunRow, waits_for: str | None) -> RunInfo:
     )
 
 
+def position_info(position: Position) -> PositionInfo:
+    """Return a position with its text."""
+    return PositionInfo(**asdict(position), text=str(position))
+
+
+def wait_info(text: str) -> WaitsFor:
+    """Return a condition from its text, such as "person:q-1" or "time"."""
+    what, _, key = text.partition(":")
+    return WaitsFor(what=cast("Any", what), key=key, text=text)
+
+
 def waits_for_operator(run: RunInfo) -> bool:
     """Return whether a run continues only when it is resumed."""
-    return "operator:" in (run.waits_for or "")
+    return any(wait.what == "operator" for wait in run.waits_for)
 
 
 def waits_for_worker(run: RunInfo) -> bool:
     """Return whether a run is ready and no live worker serves it."""
-    return (run.waits_for or "").startswith("worker:")
+    return any(wait.what == "worker" for wait in run.waits_for)
 
 
 def not_a_run(id: str) -> InvalidArgument:
@@ -117,7 +129,13 @@ async def event_views(store: Store, events: Sequence[Event]) -> list[Shown]:
     """Return events with their bodies as plain JSON."""
     bodies = await load_values(store, [store.decode(event) for event in events])
     return [
-        Shown(run=event.run, seq=event.seq, kind=event.kind, time=event.time, body=msgspec.json.decode(encode(body)))
+        Shown(
+            run=event.run,
+            seq=event.seq,
+            kind=event.kind,
+            time=to_datetime(event.time),
+            body=msgspec.json.decode(encode(body)),
+        )
         for event, body in zip(events, bodies, strict=True)
     ]
 
@@ -228,8 +246,8 @@ async def request_of(store: Store, row: RequestRow) -> Request:
         options=tuple(await value(opened.options) or ()),
         schema=await value(opened.schema),
         risk=opened.risk,
-        opened=row.opened,
-        expires=row.expires,
+        opened=to_datetime(row.opened),
+        expires=to_datetime_or_none(row.expires),
         digest=row.digest,
         context=brief(state, steps[::-1], opened, await _first_part(store, state.input)),
     )

@@ -1,11 +1,11 @@
 """Lists of runs that are kept up to date."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 
 from limpet.clock import SystemClock
-from limpet.engine.execution.views import RunInfo
+from limpet.engine.execution.views import RunInfo, Status
 from limpet.service.app import App
 
 __all__ = ["watch_runs"]
@@ -17,8 +17,8 @@ AT_LEAST_EVERY = 1.0
 
 
 async def watch_runs(
-    app: App, *, status: str | None = None, agent: str | None = None, last: int = 20
-) -> AsyncGenerator[list[RunInfo], None]:
+    app: App, *, status: Status | None = None, agent: str | None = None, last: int = 20
+) -> AsyncGenerator[Sequence[RunInfo], None]:
     """Yield the newest runs that match, now and after each possible change. Never ends."""
     clock = SystemClock()
     with app.store.watch() as watch:

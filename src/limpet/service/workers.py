@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from limpet.clock import to_datetime
+from limpet.engine.execution.views import WaitsFor
 from limpet.engine.run.conversation import INTERRUPT
 from limpet.events.values import parse
-from limpet.service.views import LIVE
-from limpet.stores import RequestFilter, RunRow, Store
+from limpet.service.views import LIVE, wait_info
+from limpet.stores import RunRow, Store
 
 __all__ = [
     "AgentInfo",
@@ -20,9 +23,6 @@ __all__ = [
     "stats_of",
     "workers_of",
 ]
-
-# Open requests are counted up to this number.
-MANY = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +45,8 @@ class WorkerInfo:
     is_live: bool
     agents: Mapping[str, tuple[str, ...]]
     """Agents that it serves, with the versions that it accepts."""
-    started: int
-    lease_until: int
+    started: datetime
+    lease_until: datetime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Stats:
     agents: Mapping[str, Mapping[str, int]]
     """Number of runs by agent and status."""
     requests: int
-    """Number of open requests, at most 1000."""
+    """Number of open requests."""
     workers: int
     """Number of live workers."""
     unserved: tuple[str, ...]
@@ -74,17 +74,17 @@ class LiveWorkers:
     served: Mapping[str, set[str]]
     """Versions that live workers serve, by agent."""
 
-    def waits_for(self, row: RunRow) -> str | None:
-        """Return what a run waits for, or None.
+    def waits_for(self, row: RunRow) -> list[WaitsFor]:
+        """Return what a run waits for.
 
         A run that is ready waits for a worker if no live worker holds it or serves its version.
         """
         is_ready = row.ready_at is not None and row.ready_at <= self.now
         if row.status == "waiting" and not is_ready:
-            return ", ".join(each for each in row.waits if each != f"signal:{INTERRUPT}") or "time"
+            return [wait_info(each) for each in row.waits if each != f"signal:{INTERRUPT}"] or [wait_info("time")]
         if row.status not in LIVE or row.worker in self.ids or row.agent_version in self.served.get(row.agent, ()):
-            return None
-        return f"worker:{row.agent} {row.agent_version}"
+            return []
+        return [wait_info(f"worker:{row.agent} {row.agent_version}")]
 
 
 async def live_workers(store: Store, now: int) -> LiveWorkers:
@@ -123,8 +123,8 @@ async def workers_of(store: Store, now: int) -> list[WorkerInfo]:
             id=row.id,
             is_live=row.lease_until > now,
             agents=dict(row.agents),
-            started=row.started,
-            lease_until=row.lease_until,
+            started=to_datetime(row.started),
+            lease_until=to_datetime(row.lease_until),
         )
         for row in await store.workers()
     ]
@@ -141,7 +141,7 @@ async def stats_of(store: Store, now: int) -> Stats:
     return Stats(
         runs=runs,
         agents=by_agent,
-        requests=len(await store.requests(RequestFilter(status="open"), limit=MANY)),
+        requests=await store.count_requests(),
         workers=len(fleet.ids),
         unserved=tuple(agent for agent in unfinished if agent not in fleet.served),
     )

@@ -16,7 +16,8 @@ from starlette.types import ASGIApp
 from limpet.errors import DefinitionError, InvalidArgument, LimpetError, NotFound, StoreUnavailable
 from limpet.service.app import App
 from limpet.service.json_views import VERSION, name_of, schemas
-from limpet.service.operations import OPERATIONS, Operation
+from limpet.service.operation import Operation, operations_of
+from limpet.service.page import Page
 from limpet.web.guard import LOCAL, Auth, Guard
 from limpet.web.replies import answered, refused
 
@@ -65,8 +66,9 @@ def asgi(
         exception_handlers={HTTPException: _not_served},
     )
     room = asyncio.Semaphore(AT_ONCE)
-    for question in OPERATIONS.values():
-        _add(api, app, question, room)
+    for operation in operations_of(type(app)).values():
+        if "http" in operation.doors:
+            _add(api, app, operation, room)
     for path, (inside, _) in (also or {}).items():
         api.router.routes.append(Route(path, inside, methods=["POST"]))  # these paths handle their own responses
     api.openapi = lambda: _described(FastAPI.openapi(api))  # type: ignore[method-assign]
@@ -86,9 +88,9 @@ def _open(app: App, others: Collection[Callable[[], Any]]) -> Callable[[FastAPI]
     return opened
 
 
-def _add(api: FastAPI, app: App, question: Operation, room: asyncio.Semaphore) -> None:
+def _add(api: FastAPI, app: App, operation: Operation, room: asyncio.Semaphore) -> None:
     """Add a route for an operation."""
-    lists = {name for name, each in question.parameters.model_fields.items() if get_origin(each.annotation) is list}
+    lists = {name for name, each in operation.parameters.items() if get_origin(each.type) is list}
 
     async def ask(request: Request) -> Response:
         query, path = request.query_params, request.path_params
@@ -99,22 +101,23 @@ def _add(api: FastAPI, app: App, question: Operation, room: asyncio.Semaphore) -
             for name in path.keys() & given.keys():
                 raise InvalidArgument(path=name, reason="already given in the path", fix="Remove the query parameter.")
             async with room:
-                return answered(await _while_there(request, question.run(app, {**given, **path})))
+                return answered(await _while_there(request, operation.run(app, {**given, **path})))
         except LimpetError as error:
             return refused(error)
 
     api.add_api_route(
-        f"{ROOT}{question.path}",
+        f"{ROOT}{operation.path}",
         ask,
-        methods=["GET"],
-        operation_id=question.name,
-        summary=question.description,
+        methods=[operation.http_method],
+        operation_id=operation.name,
+        summary=operation.summary,
+        description=operation.description,
         response_model=None,
         responses={
-            200: _content("What was asked for.", _schema_of(question.result_type)),
+            200: _content("What was asked for.", _schema_of(operation.result_type)),
             "default": _content("An error, with a hint.", {"$ref": f"{SCHEMAS}Error"}),
         },
-        openapi_extra={"parameters": _parameters(question)},
+        openapi_extra={"parameters": _parameters(operation)},
     )
 
 
@@ -163,21 +166,23 @@ def _content(words: str, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _schema_of(form: Any) -> dict[str, Any]:
-    if get_origin(form) is list:
-        return {"type": "array", "items": _schema_of(get_args(form)[0])}
+    if get_origin(form) is Page:
+        items = {"type": "array", "items": _schema_of(get_args(form)[0])}
+        after = {"anyOf": [{"type": "string"}, {"type": "null"}], "description": "Pass it as `cursor` to read on."}
+        return {"type": "object", "properties": {"items": items, "next": after}, "required": ["items", "next"]}
     return {"$ref": f"{SCHEMAS}{name_of(form)}"}
 
 
-def _parameters(question: Operation) -> list[dict[str, Any]]:
-    schema = question.parameters.model_json_schema()
+def _parameters(operation: Operation) -> list[dict[str, Any]]:
+    schema = operation.schema
     required = schema.get("required", ())
     return [
         {
             "name": name,
-            "in": "path" if name in question.in_path else "query",
+            "in": "path" if name in operation.in_path else "query",
             "required": name in required,
-            "description": about.pop("description"),
-            "schema": about,
+            "description": about["description"],
+            "schema": {key: value for key, value in about.items() if key != "description"},
         }
         for name, about in schema["properties"].items()
     ]

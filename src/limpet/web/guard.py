@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from limpet.errors import DefinitionError, LimpetError, NotAuthenticated, WrongHost, WrongOrigin
-from limpet.service.operations import limpet_errors
+from limpet.service.operation import limpet_errors
 from limpet.web.replies import refused
 
 __all__ = ["LOCAL", "Auth", "Guard"]

@@ -19,7 +19,7 @@ from limpet.errors import (
     WrongHost,
     WrongOrigin,
 )
-from limpet.service.json_views import error_json
+from limpet.service.json_values import error_json
 
 __all__ = ["answered", "refused"]
 

@@ -2,36 +2,76 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime
+from typing import Any, Literal
 
 from limpet.context.brief import Brief
 from limpet.state import Status
 
-__all__ = ["EventView", "Request", "RunInfo", "Status"]
+__all__ = ["EventView", "PositionInfo", "Request", "RunInfo", "Status", "WaitsFor"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionInfo:
+    """Position of a run: in its log, its steps and its plan."""
+
+    seq: int
+    """Sequence of the last event."""
+    step: int
+    """Highest number of a step so far."""
+    steps: int | None
+    """Total number of steps, if the agent declares it."""
+    item: int | None
+    """Index of the plan's current or next item, from 0."""
+    items: int
+    """Number of items in the plan."""
+    text: str
+    """The position for people, such as "step 6 of 9"."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitsFor:
+    """One condition that a run waits for."""
+
+    what: Literal["person", "signal", "run", "time", "worker", "operator"]
+    key: str
+    """The request, signal, run, agent or reason; "" for a time."""
+    text: str
+    """Both for people, such as "operator:paused"."""
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunInfo:
-    """Summary of a run, as lists show it. Times are in microseconds since the epoch, by the store's clock."""
+    """Summary of a run, as lists show it. Times are those of the store's clock."""
 
     id: str
     agent: str
     version: str
     status: Status
-    waits_for: str | None
-    """The condition that a waiting run waits for, such as "person:…" or "operator:paused"."""
-    position: str
-    """Current position, such as "step 6 of 9"."""
+    waits_for: tuple[WaitsFor, ...]
+    """The conditions that the run waits for; one of them is enough to continue."""
+    position: PositionInfo
     goal: str = ""
-    created: int = 0
-    updated: int = 0
-    ended: int | None = None
+    created: datetime
+    updated: datetime
+    ended: datetime | None = None
     user: str | None = None
     session: str | None = None
     parent: str | None = None
     fork_of: str | None = None
     """The run that this one was forked from."""
     labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def waits_text(self) -> str:
+        """All conditions in one line; "" for none."""
+        return ", ".join(wait.text for wait in self.waits_for)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +81,7 @@ class EventView:
     run: str
     seq: int
     kind: str
-    time: int
+    time: datetime
     body: Mapping[str, Any]
 
 
@@ -59,8 +99,8 @@ class Request:
     options: tuple[Any, ...] = ()
     schema: Mapping[str, Any] | None = None
     risk: str | None = None
-    opened: int = 0
-    expires: int | None = None
+    opened: datetime
+    expires: datetime | None = None
     digest: str = ""
     context: Brief | None = None
     """Summary of the run for the person who decides."""

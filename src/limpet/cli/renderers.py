@@ -1,0 +1,288 @@
+"""Print the results of operations for people: tables, reports and lines."""
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, get_args
+
+from limpet.cli.load_app import worker_command
+from limpet.cli.output import TableLayout, about, clean, print_table, print_text
+from limpet.cli.pages import print_inbox, print_report, print_unserved
+from limpet.clock import format_time
+from limpet.context.slice import ContextSlice, SliceMessage
+from limpet.engine.execution.views import EventView, Request, RunInfo, Status
+from limpet.engine.run.conversation import Message
+from limpet.events import Fact
+from limpet.redaction import hide_secrets_in
+from limpet.service.conversations import ConversationInfo, SessionInfo
+from limpet.service.inbox import Decided, GrantInfo
+from limpet.service.page import Page
+from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo
+from limpet.service.steps import StepInfo
+from limpet.service.views import one_line, waits_for_operator
+from limpet.service.workers import AgentInfo, Stats, WorkerInfo
+
+__all__ = ["RENDERERS", "print_decided"]
+
+Arguments = Mapping[str, Any]
+Renderer = Callable[[Any, datetime, Arguments], None]
+STATUSES = get_args(Status)
+# Maximum length of shown arguments; the JSON has all.
+LONGEST = 200
+
+
+def _table(row: Callable[[Any, datetime], Mapping[str, str]], layout: TableLayout, *, none: str) -> Renderer:
+    """Return a renderer that prints a page as a table."""
+
+    def render(found: Page[Any], now: datetime, _: Arguments) -> None:
+        print_table([row(each, now) for each in found], layout, none=none)
+        if found.next is not None:
+            print_text(f"more: --cursor {found.next}")
+
+    return render
+
+
+def _text(found: Any, _: datetime, __: Arguments) -> None:
+    print_text(str(found))
+
+
+def _event(each: EventView, now: datetime) -> dict[str, str]:
+    return {
+        "run": each.run,
+        "event": str(each.seq),
+        "age": about(now - each.time),
+        "kind": each.kind,
+        "content": one_line(each.body),
+    }
+
+
+def _decision(each: DecisionInfo, now: datetime) -> dict[str, str]:
+    return {
+        "run": each.run,
+        "agent": each.agent,
+        "age": about(now - each.time),
+        "question": each.question,
+        "chosen": str(each.chosen),
+        "because": each.because,
+    }
+
+
+def _error(each: ErrorInfo, now: datetime) -> dict[str, str]:
+    tries = f", attempt {each.attempt}" if (each.attempt or 1) > 1 else ""
+    return {
+        "run": each.run,
+        "age": about(now - each.time),
+        "step": f"{each.name}{tries}",
+        "error": f"{each.type}: {each.message}",
+        "handled": each.handled,
+    }
+
+
+def _call(each: CallInfo, now: datetime) -> dict[str, str]:
+    made = each.decision
+    return {
+        "run": each.run,
+        "step": str(each.step.number),
+        "age": about(now - each.step.started),
+        "call": _call_text(each.step),
+        "status": each.step.status,
+        "because": "" if made is None else f"{made.question} {made.chosen}: {made.because}",
+    }
+
+
+def _step(each: StepInfo, now: datetime) -> dict[str, str]:
+    return {
+        "step": str(each.number),
+        "name": each.name,
+        "status": each.status,
+        "tries": str(each.attempt_count),
+        "age": about(now - each.started),
+        "call": clean(each.text),
+    }
+
+
+def _agent(each: AgentInfo, _: datetime) -> dict[str, str]:
+    return {
+        "agent": each.name,
+        "version": each.version,
+        "served": "yes" if each.is_served else "no",
+        "takes": _form(each.contract.get("input")),
+        "gives": _form(each.contract.get("output")),
+    }
+
+
+def _worker(each: WorkerInfo, now: datetime) -> dict[str, str]:
+    return {
+        "worker": each.id,
+        "state": "live" if each.is_live else "dead",
+        "started": about(now - each.started),
+        "lease": format_time(each.lease_until),
+        "serves": ", ".join(f"{name} {' '.join(versions)}" for name, versions in each.agents.items()),
+    }
+
+
+def _session(each: SessionInfo, now: datetime) -> dict[str, str]:
+    return {
+        "session": each.id,
+        "runs": str(each.runs),
+        "conversations": str(each.conversations),
+        "age": about(now - each.updated),
+    }
+
+
+def _conversation(each: ConversationInfo, now: datetime) -> dict[str, str]:
+    return {
+        "conversation": each.id,
+        "messages": str(each.messages),
+        "age": about(now - each.updated),
+        "session": each.session or "",
+        "user": each.user or "",
+        "fork of": each.fork_of or "",
+    }
+
+
+def _grant(each: GrantInfo, _: datetime) -> dict[str, str]:
+    return {"grant": each.grant, "tool": each.tool or "", "risk": each.risk or "", "by": each.by}
+
+
+def _inbox(found: Page[Request], now: datetime, _: Arguments) -> None:
+    print_inbox(found, now)
+    if found.next is not None:
+        print_text(f"more: --cursor {found.next}")
+
+
+def _stats(found: Stats, _: datetime, __: Arguments) -> None:
+    print_table(_counts(found), COUNTS, none="no runs")
+    print_text(f"\nopen requests: {found.requests}, live workers: {found.workers}")
+    if found.unserved:
+        print_text(f"No live worker serves {', '.join(found.unserved)}.\nnext: {worker_command()}")
+
+
+def _context(found: ContextSlice, _: datetime, __: Arguments) -> None:
+    print_text("\n".join(_lines(found)) or "no state yet")
+
+
+def _messages(found: Page[Message], _: datetime, __: Arguments) -> None:
+    if found.next is not None:
+        print_text(f"older: --cursor {found.next}")
+    for each in found:
+        print_text(f"{each.seq}  {f'summary: {each.text}' if each.is_summary else _message(each.spoken())}")
+
+
+def _resumed(run: RunInfo, _: datetime, __: Arguments) -> None:
+    print_text(f"{run.id} has already completed." if run.status == "completed" else f"Resumed {run.id}.")
+    print_unserved(run)
+
+
+def _paused(run: RunInfo, _: datetime, __: Arguments) -> None:
+    print_text(f"Pausing {run.id}; running effects finish first.\nnext: limpet resume {run.id}")
+
+
+def _cancelled(run: RunInfo, _: datetime, __: Arguments) -> None:
+    how = "running effects finish, and completed ones are compensated where possible."
+    print_text(f"Cancelling {run.id}; {how}\nnext: limpet log {run.id} --follow")
+
+
+def print_decided(found: Decided, run: RunInfo, more: str = "") -> None:
+    """Print a decision, and whether its run lacks an operator or a worker."""
+    print_text(f"Request {found.request} {found.decision} by {found.by}{more}.")
+    if waits_for_operator(run):
+        print_text(f"{run.id} needs an operator ({run.waits_text}).\nnext: limpet resume {run.id}")
+    print_unserved(run)
+
+
+def _call_text(step: StepInfo) -> str:
+    """Describe a call in one line: a model by its name, a tool with its arguments."""
+    args = hide_secrets_in(step.args)
+    if step.kind == "model" and isinstance(args, dict) and isinstance(args.get("reference"), dict):
+        args = args["reference"].get("model", "")
+    shown = ", ".join(f"{name}={value!r}" for name, value in args.items()) if isinstance(args, dict) else str(args)
+    return clean(f"{step.tool}({shown if len(shown) <= LONGEST else f'{shown[:LONGEST]}…'})")
+
+
+def _counts(found: Stats) -> list[dict[str, str]]:
+    """Return a row for each agent, and a total if there are several."""
+    rows = [{"agent": agent, **{each: str(of.get(each, 0)) for each in STATUSES}} for agent, of in found.agents.items()]
+    total = {"agent": "all", **{each: str(found.runs.get(each, 0)) for each in STATUSES}}
+    return [*rows, total] if len(rows) > 1 else rows
+
+
+def _form(schema: Any) -> str:
+    """Return the title or type of a JSON Schema."""
+    if not isinstance(schema, Mapping):
+        return ""
+    return str(schema.get("title") or schema.get("type") or "anything")
+
+
+def _lines(found: ContextSlice) -> Iterator[str]:
+    if found.goal:
+        yield f"goal: {found.goal}"
+    if found.status:
+        yield f"status: {found.status}"
+    if found.current_step:
+        yield f"at: {found.current_step}"
+    if found.plan:
+        yield f"plan: {', '.join(found.plan)}"
+    yield from map(_fact, found.facts)
+    yield from (f"artifact {each.artifact_id}: {each.type}, {each.summary}" for each in found.artifacts)
+    yield from (f"open question: {each}" for each in found.open_questions)
+    yield from (f"flag: {each}" for each in found.risk_flags)
+    yield from map(_message, found.messages)
+    if found.left_out:
+        yield f"left out: {', '.join(f'{count} {name}' for name, count in found.left_out.items())}"
+
+
+def _message(message: SliceMessage) -> str:
+    called = f" [calls {', '.join(message.calls)}]" if message.calls else ""
+    return f"{message.role}{f' {message.tool}' if message.tool else ''}: {message.text}{called}"
+
+
+def _fact(fact: Fact) -> str:
+    since = "" if fact.step is None else f" (step {fact.step})"
+    return f"fact {fact.key} = {bytes(fact.value).decode()}{since}"
+
+
+FOUND = TableLayout(narrow={"content": 20}, left_out=("age", "event"), wraps=("content",))
+DECISIONS = TableLayout(
+    narrow={"because": 20, "question": 10, "chosen": 8, "agent": 8},
+    left_out=("agent", "age", "question"),
+    wraps=("because", "question", "chosen"),
+)
+ERRORS = TableLayout(narrow={"error": 24, "step": 10}, left_out=("age", "handled"), wraps=("error", "step"))
+CALLS = TableLayout(
+    narrow={"because": 18, "call": 18, "run": 12},
+    left_out=("step", "age"),
+    wraps=("because", "call"),
+)
+COUNTS = TableLayout(narrow={"agent": 8}, left_out=("cancelled", "pending"))
+AGENTS = TableLayout(narrow={"gives": 6, "takes": 6}, left_out=("gives", "takes"))
+WORKERS = TableLayout(narrow={"serves": 10}, left_out=("started", "lease"), wraps=("serves",))
+SESSIONS = TableLayout(narrow={}, left_out=("conversations",))
+CONVERSATIONS = TableLayout(
+    narrow={"fork of": 8, "session": 8, "user": 6}, left_out=("fork of", "age", "user", "session")
+)
+STEPS = TableLayout(narrow={"call": 20, "name": 12}, left_out=("age", "name", "tries"), wraps=("call",))
+GRANTS = TableLayout(narrow={"risk": 6}, left_out=("risk",))
+
+RENDERERS: Mapping[str, Renderer] = {
+    "show": lambda found, now, _: print_report(found, now),
+    "steps": _table(_step, STEPS, none="no steps"),
+    "state": _text,
+    "diff": _text,
+    "compare": _text,
+    "context": _context,
+    "search": _table(_event, FOUND, none="no matching events"),
+    "decisions": _table(_decision, DECISIONS, none="no decisions"),
+    "errors": _table(_error, ERRORS, none="no errors"),
+    "calls": _table(_call, CALLS, none="no matching calls"),
+    "agents": _table(_agent, AGENTS, none="no agents"),
+    "workers": _table(_worker, WORKERS, none="no workers"),
+    "stats": _stats,
+    "inbox": _inbox,
+    "grants": _table(_grant, GRANTS, none="no standing approvals"),
+    "messages": _messages,
+    "conversations": _table(_conversation, CONVERSATIONS, none="no conversations"),
+    "sessions": _table(_session, SESSIONS, none="no sessions"),
+    "resume": _resumed,
+    "pause": _paused,
+    "cancel": _cancelled,
+}

@@ -1,0 +1,91 @@
+"""The base of the app's topics: its settings and agents, the store, and how commands are sent."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from limpet.arguments import checked
+from limpet.engine.definitions.agents import Agent
+from limpet.engine.execution.handle import Port
+from limpet.engine.execution.views import RunInfo
+from limpet.engine.worker.change_listener import ChangeListener
+from limpet.engine.worker.worker import StoreClock, WorkerLoop
+from limpet.errors import InvalidArgument, not_open
+from limpet.service.conversations import Conversations
+from limpet.service.resolve import run_of
+from limpet.service.settings import Settings
+from limpet.service.views import run_info
+from limpet.service.workers import LiveWorkers, live_workers
+from limpet.stores import RunRow, Store
+
+__all__ = ["AppCore"]
+
+
+@checked
+class AppCore:
+    """The base of the app's topics."""
+
+    topic = ""
+
+    def __init__(self, settings: Settings, agents: Sequence[Agent[Any, Any]]) -> None:
+        self._settings, self._all = settings, tuple(agents)
+        self._agents: Mapping[str, Agent[Any, Any]] = {each.name: each for each in agents}
+        self._time = StoreClock(settings.clock)
+        self._conversations = Conversations(settings, self._send, self._time.now)
+        self._worker_loop: WorkerLoop | None = None
+        self._listener: ChangeListener | None = None
+
+    @property
+    def store(self) -> Store:
+        """The store of this app."""
+        return self._settings.store
+
+    async def info(self, run: str) -> RunInfo:
+        """Return the summary of a run, as lists show it."""
+        row = await run_of(self.store, run)
+        return run_info(row, (await self._live_workers()).waits_for(row))
+
+    async def _live_workers(self) -> LiveWorkers:
+        return await live_workers(self.store, self._time.now())
+
+    def _check_open(self) -> ChangeListener:
+        if self._listener is None:
+            raise not_open()
+        return self._listener
+
+    async def _send(self, run: str, *bodies: Any, blobs: Any = (), judged: tuple[str, ...] | None = None) -> None:
+        self._check_open()
+        await self.store.send_commands(run, *bodies, actor=self._actor, blobs=blobs, judged=judged)
+        if self._worker_loop is not None:
+            self._worker_loop.wake()
+
+    def _command_id(self, given: str | None) -> str:
+        """Return the caller's id of a command, or a new one."""
+        if given == "":
+            raise InvalidArgument(path="command_id", reason="is empty; pass an id of your own, or None")
+        return self._settings.ids.new() if given is None else str.__str__(given)
+
+    @property
+    def _port(self) -> Port:
+        """The app itself, as handles need it."""
+        return cast("Port", self)
+
+    @property
+    def _actor(self) -> str:
+        return self._worker_loop.id if self._worker_loop is not None else "app"
+
+    def _find_code(self, name: str, version: str) -> Agent[Any, Any] | None:
+        """Return the code for a version of an agent: exactly this version, else one that accepts it, else the last one
+        given.
+        """
+        serving = [each for each in self._all if each.name == name]
+        exact = [each for each in serving if each.version == version]
+        fitting = [each for each in serving if version in each.rules.accepts]
+        return next(iter(exact or fitting or serving[::-1]), None)
+
+    def _require_code(self, row: RunRow) -> Agent[Any, Any]:
+        """Return the current code of a run's agent."""
+        found = self._find_code(row.agent, row.agent_version)
+        if found is None:
+            reason = f"the code of {row.agent} is required: limpet.open(..., agents=[...]), or --app MODULE:ATTRIBUTE"
+            raise InvalidArgument(path="agents", reason=reason)
+        return found

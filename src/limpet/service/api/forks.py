@@ -1,0 +1,117 @@
+"""Fork and replay runs."""
+
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from limpet.arguments import checked
+from limpet.engine.execution.handle import Handle
+from limpet.engine.execution.views import RunInfo
+from limpet.events import Effects, Outside
+from limpet.service.api.core import AppCore
+from limpet.service.fork import ForkOptions, make_fork, plan_fork
+from limpet.service.operation import InDoors, Param, RunId, command
+from limpet.service.queries import check_last, check_status
+from limpet.service.replay import Replay, ReplayCheck, ReplayOptions, check, replay
+from limpet.service.resolve import each_run, run_of
+from limpet.stores import RunFilter
+from limpet.stores.store import LARGEST_PAGE
+
+__all__ = ["Forks"]
+
+
+@checked
+class Forks(AppCore):
+    """Fork and replay runs."""
+
+    topic = "Replay and fork"
+
+    @command("/runs/{run}/fork", result=RunInfo, is_idempotent=False, example="ticket-42 --at 6 --effects ask")
+    async def fork(  # noqa: PLR0913 - keyword-only
+        self,
+        run: RunId,
+        /,
+        *,
+        at: Annotated[
+            int | None, Param(ge=1, description="First step that the fork executes itself.", examples=[6])
+        ] = None,
+        seq: Annotated[int | None, Param(ge=1, description="Last event to share, instead of `at`.")] = None,
+        patch: Annotated[
+            Mapping[str, Any] | None,
+            Param(description="Changes of the state, such as facts and goal.", examples=[{"facts": {"cents": 900}}]),
+            InDoors(dict[str, Any] | None),
+        ] = None,
+        results: Annotated[
+            Mapping[int, Any] | None,
+            Param(description="Results of shared steps to replace, by number.", examples=[{"3": "R-7"}]),
+            InDoors(dict[int, Any] | None),
+        ] = None,
+        effects: Annotated[
+            Effects,
+            Param(description="ask: approve each effect. stub: generate results. live: execute effects."),
+        ] = "ask",
+        reads: Annotated[
+            Literal["live"] | None, Param(description="In a stubbed fork, still call tools without effects.")
+        ] = None,
+        model: Annotated[Literal["live"] | None, Param(description="In a stubbed fork, still call models.")] = None,
+        input: Annotated[Any, Param(description="Another input."), InDoors(None)] = ...,
+        version: Annotated[str | None, Param(description="Another version of the agent.")] = None,
+        id: Annotated[str | None, Param(description="Id of the fork.")] = None,
+    ) -> Handle[Any]:
+        """Start a new run that shares the events of another run up to a point, and continues from there on its own.
+
+        The original run does not change. `at` is the first step that is not shared; `seq` is the last event that is
+        shared (to open a request again, for example). `patch` changes the state (as for `run.patch`), `results`
+        replaces results of shared steps by number, `input` and `version` replace the input and the agent's version.
+
+        `effects` controls the effects of the fork: `"ask"` asks a person before each one, `"live"` executes them, and
+        `"stub"` makes no external calls. In a stubbed fork, a tool returns what the original run got from the same
+        call, or a sample of its type, and a model call parks the fork; `reads="live"` allows external sources and tools
+        without an effect, and `model="live"` allows model calls.
+        """
+        row = await run_of(self.store, run)
+        agent = self._find_code(row.agent, version or row.agent_version)
+        more = {"patch": patch or {}, "results": results or {}, "input": input}
+        modes: Mapping[Outside, str | None] = {"reads": reads, "model": model}
+        live = tuple(outside for outside, mode in modes.items() if mode == "live")
+        options = ForkOptions(at=at, seq=seq, effects=effects, live=live, version=version, **more)
+        body, blobs = await plan_fork(self.store, row, agent, options, self._time.now())
+        name = await make_fork(self.store, run, body, blobs, actor=self._actor, id=id)
+        if self._worker_loop is not None:
+            self._worker_loop.wake()
+        return Handle(self._port, name, agent)
+
+    async def replay(
+        self,
+        run: str,
+        /,
+        *,
+        to: int | None = None,
+        allow: Collection[str] = (),
+        on_step: Callable[[int], object] | None = None,
+    ) -> Replay:
+        """Replay a run in memory with the current code, up to the end of step `to`, or to the end of its log.
+
+        Nothing is written. Recorded calls return their recorded results; other calls are not made, unless `allow` names
+        their tool. `on_step` is called with the number of each step when the code reaches it.
+        """
+        agent = self._require_code(await run_of(self.store, run))
+        return await replay(self.store, run, agent, self._port, to, ReplayOptions(allow, on_step))
+
+    async def replay_all(
+        self, *, agent: str | None = None, last: int = 100, status: Sequence[str] = ()
+    ) -> AsyncIterator[ReplayCheck]:
+        """Replay the newest runs of the app's agents with the current code, and yield whether each still matches its
+        log.
+
+        Use this before a deployment. It makes no calls and writes nothing. `last` is the maximum number of runs per
+        agent; `agent` and `status` limit the check to one agent or to some statuses.
+        """
+        check_last(last)
+        for each in status:
+            check_status(each)
+        for name in [agent] if agent is not None else list(self._agents):
+            left, where = last, RunFilter(agent=name, status=tuple(status))
+            async for row in each_run(self.store, where, page=min(last, LARGEST_PAGE)):
+                yield await check(self.store, row.id, self._require_code(row), self._port)
+                if (left := left - 1) == 0:
+                    break

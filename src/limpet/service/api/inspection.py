@@ -1,0 +1,241 @@
+"""Inspect runs: lists, reports, steps, events, states, differences, prompts and artifacts."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+
+from limpet.arguments import checked
+from limpet.context.slice import ContextSlice
+from limpet.engine.execution.views import EventView, RunInfo, Status
+from limpet.engine.run.artifacts import read_whole
+from limpet.errors import InvalidArgument
+from limpet.events import Payload
+from limpet.service import moments
+from limpet.service.api.core import AppCore
+from limpet.service.artifacts import DEFAULT_PIECE, MAX_CHARACTER, ArtifactPiece, content_of, piece_of
+from limpet.service.moments import Comparison, Diff, Moment, MomentJson, Point, state_at
+from limpet.service.operation import (
+    MAX_INTEGER,
+    After,
+    AgentName,
+    Before,
+    Cursor,
+    InDoors,
+    Last,
+    Limit,
+    Param,
+    RunId,
+    StepNumber,
+    query,
+)
+from limpet.service.page import Page
+from limpet.service.prompts import PromptView, context_of, read_prompt
+from limpet.service.queries import check_last, check_status
+from limpet.service.report import Report, report
+from limpet.service.resolve import each_run, run_of
+from limpet.service.steps import StepInfo, step_infos
+from limpet.service.timeline import TimelineRow, timeline
+from limpet.service.views import event_views, request_of, run_info
+from limpet.stores import RequestFilter, RunFilter, RunRow
+from limpet.stores.fork_reads import StepRange
+from limpet.stores.store import LARGEST_PAGE
+
+__all__ = ["Inspection"]
+
+# Prefix of the names of built-in agents.
+OWN = "limpet."
+Size = Annotated[int | None, Param(ge=1, le=MAX_INTEGER, description="Maximum size of the result.", examples=[2000])]
+
+
+@checked
+class Inspection(AppCore):
+    """Inspect runs."""
+
+    topic = "Inspect runs"
+
+    @query("/runs", example="--status failed --last 5")
+    async def runs(
+        self,
+        *,
+        status: Annotated[
+            str | None,
+            Param(description="Only runs with this status.", examples=["failed"]),
+            InDoors(Status | None),
+        ] = None,
+        agent: AgentName = None,
+        session: Annotated[str | None, Param(description="Only this session.", examples=["ann-1"])] = None,
+        last: Last = 50,
+        cursor: Cursor = None,
+    ) -> Page[RunInfo]:
+        """List the newest runs, with the status of each and what it waits for.
+
+        Runs of built-in agents (such as those that send notifications) are only included if `agent` names them.
+        """
+        check_last(last)
+        check_status(status)
+        where = RunFilter(status=(status,) if status else (), agent=agent, session=session)
+        rows: list[RunRow] = []
+        async for row in each_run(self.store, where, page=min(last + 1, LARGEST_PAGE), before=_number(cursor)):
+            if agent is not None or not row.agent.startswith(OWN):
+                rows.append(row)
+            if len(rows) > last:
+                break
+        fleet = await self._live_workers()
+        found = [run_info(row, fleet.waits_for(row)) for row in rows[:last]]
+        return Page(found, str(rows[last - 1].number) if len(rows) > last else None)
+
+    @query("/runs/{run}", example="ticket-42")
+    async def show(self, run: RunId, /) -> Report:
+        """Show a report of one run: its status, its last steps, what it waits for, and its last error."""
+        info = await self.info(run)
+        rows = await self.store.requests(RequestFilter(run=run))
+        return await report(self.store, info, tuple([await request_of(self.store, row) for row in rows]))
+
+    @query("/runs/{run}/steps", example="ticket-42 --limit 20")
+    async def steps(
+        self,
+        run: RunId,
+        /,
+        *,
+        limit: Limit = 50,
+        cursor: Annotated[str | None, Param(description="Where to read on: a step number.")] = None,
+        newest: Annotated[bool, Param(description="Begin with the last step.")] = False,
+    ) -> Page[StepInfo]:
+        """List the steps of a run by number: the call, its attempts, its result or error.
+
+        Only these steps are read, wherever they are in the log.
+        """
+        check_last(limit, "limit")
+        id, start = (await run_of(self.store, run)).id, _number(cursor)
+        after, before = (0, start) if newest else (start or 0, None)
+        steps = StepRange(after=after, limit=min(limit, LARGEST_PAGE) + 1, backwards=newest)
+        steps = steps if before is None else steps._replace(before=before)
+        return Page.cut(await step_infos(self.store, id, steps), limit, lambda step: step.number)
+
+    @query("/runs/{run}/log", example="ticket-42 --cursor 20")
+    async def log(
+        self,
+        run: RunId,
+        /,
+        *,
+        limit: Limit = 1000,
+        cursor: Annotated[str | None, Param(description="Where to read on: the number of an event.")] = None,
+    ) -> Page[EventView]:
+        """List the events of a run in order."""
+        check_last(limit, "limit")
+        row, after = await self.store.get(run), _number(cursor) or 0
+        events = await self.store.read(run, after=after, limit=limit)
+        found = Page.cut(await event_views(self.store, events), limit, lambda event: event.seq)
+        if found and found.next is None and found[-1].seq < row.seq:
+            found.next = str(found[-1].seq)
+        return found
+
+    @query("/runs/{run}/state", result=MomentJson, example="ticket-42 --before 6")
+    async def state(
+        self,
+        run: RunId,
+        /,
+        *,
+        before: Before = None,
+        after: After = None,
+        seq: Annotated[int | None, Param(ge=1, le=MAX_INTEGER, description="State after this event.")] = None,
+        at: Annotated[
+            datetime | int | None, Param(description="State at this time, such as 2026-11-16T12:00:00Z.")
+        ] = None,
+    ) -> Moment:
+        """Show the state of a run before or after a step, after an event, or at a time. The default is now.
+
+        Pass at most one of them. In Python, `at` is a datetime with a time zone, or microseconds since 1970.
+        """
+        where = Point(before=before, after=after, seq=seq, at=at)
+        return await state_at(self.store, (await run_of(self.store, run)).id, where)
+
+    @query("/runs/{run}/diff/{step}", example="ticket-42 6")
+    async def diff(
+        self,
+        run: RunId,
+        /,
+        *,
+        step: Annotated[int | None, Param(description="Step number."), InDoors(StepNumber)] = None,
+        since: Annotated[Point | None, InDoors(None)] = None,
+        until: Annotated[Point | None, InDoors(None)] = None,
+    ) -> Diff:
+        """Show what a step changed in the state of a run, including all events until the next step.
+
+        In Python, pass `since` and `until` to compare two points. The defaults are the first and the last event.
+        """
+        await run_of(self.store, run)
+        if step is not None:
+            since, until = Point(before=step), Point(seq=await moments.until_next(self.store, run, step))
+        return await moments.diff(self.store, run, since or Point(seq=1), until or Point())
+
+    @query("/runs/{one}/compare/{other}", example="ticket-42 ticket-42.1")
+    async def compare(self, one: RunId, other: RunId, /) -> Comparison:
+        """Compare two runs: where their logs diverge, and how state, decisions, results, cost and time differ."""
+        for run in (one, other):
+            await run_of(self.store, run)
+        return await moments.compare(self.store, one, other)
+
+    @query("/runs/{run}/context", example="ticket-42 --max-tokens 2000")
+    async def context(
+        self,
+        run: RunId,
+        /,
+        *,
+        before: Before = None,
+        after: After = None,
+        max_tokens: Size = None,
+        max_bytes: Size = None,
+    ) -> ContextSlice:
+        """Show the part of a run's state and messages that fits into a limit, now or before or after a step."""
+        where = Point(before=before, after=after)
+        row = await run_of(self.store, run)
+        return await context_of(self.store, row, where, max_tokens=max_tokens, max_bytes=max_bytes)
+
+    @query("/runs/{run}/prompt/{step}", example="ticket-42 3")
+    async def prompt(self, run: RunId, /, *, step: StepNumber) -> PromptView:
+        """Show the exact prompt of a model call, rebuilt from its record, and why it contained each part."""
+        agent = self._agents.get((await run_of(self.store, run)).agent)
+        return await read_prompt(
+            self.store, run, step, None if agent is None or agent.llm is None else agent.llm.build_context
+        )
+
+    @query("/runs/{run}/artifacts/{artifact}", name="artifact", shows_payloads=True, example="ticket-42 01hx…")
+    async def artifact_piece(
+        self,
+        run: RunId,
+        artifact: Annotated[str, Param(description="Artifact id, from the run's context or state.")],
+        /,
+        *,
+        start: Annotated[int, Param(ge=0, le=MAX_INTEGER, description="Offset of the first byte.")] = 0,
+        limit: Annotated[
+            int, Param(ge=MAX_CHARACTER, le=4_000_000, description="Maximum number of bytes.")
+        ] = DEFAULT_PIECE,
+    ) -> ArtifactPiece:
+        """Read an artifact of a run, or a piece of it. To continue, pass `next` as `start`."""
+        return await piece_of(self.store, (await run_of(self.store, run)).id, artifact, start=start, limit=limit)
+
+    async def artifact(self, run: str, artifact: str, /) -> bytes:
+        """Return the content of an artifact of a run."""
+        return await read_whole(self.store, await content_of(self.store, run, artifact))
+
+    async def timeline(self, run: str, /) -> list[TimelineRow]:
+        """Return when a run worked and when it waited. Reads its whole log."""
+        return await timeline(self.store, (await run_of(self.store, run)).id)
+
+    async def value(self, payload: Mapping[str, Any]) -> Any:
+        """Return the value of a payload in an event, as `log` and `events` show it, loading it from a blob if
+        necessary.
+        """
+        return await self.store.unpack(msgspec.convert(payload, Payload)) if "blob" in payload else payload.get("json")
+
+
+def _number(cursor: str | None) -> int | None:
+    """Return the number that a cursor stands for. Raises InvalidArgument."""
+    if cursor is None:
+        return None
+    if not cursor.isdecimal() or len(cursor) > 18:
+        raise InvalidArgument(path="cursor", reason=f"{cursor!r} is not a cursor; pass `next` of the page before")
+    return int(cursor)

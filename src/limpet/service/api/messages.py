@@ -1,0 +1,72 @@
+"""Conversations: send and read messages, list conversations and sessions."""
+
+from typing import Annotated
+
+from limpet.arguments import checked
+from limpet.engine.run.conversation import Message
+from limpet.service.api.control import Sender
+from limpet.service.api.core import AppCore
+from limpet.service.conversations import ConversationInfo, SessionInfo
+from limpet.service.operation import CommandId, ConversationId, Cursor, Last, Param, command, query
+from limpet.service.page import Page
+from limpet.service.queries import check_last
+
+__all__ = ["Messages"]
+
+
+@checked
+class Messages(AppCore):
+    """Conversations."""
+
+    topic = "Conversations"
+
+    @command("/conversations/{conversation}/messages", is_idempotent=False, example='chat-7 "and the other one?"')
+    async def say(
+        self,
+        conversation: ConversationId,
+        text: Annotated[str, Param(description="Text of the message.", examples=["hello"])],
+        /,
+        *,
+        interrupt: Annotated[bool, Param(description="End the model's turn after its current step.")] = False,
+        by: Sender = None,
+        command_id: CommandId = None,
+    ) -> str | None:
+        """Add a user message to a conversation, and return the id of the run that receives it.
+
+        If no run is active there, the message is stored for the next one, and None is returned. With `interrupt`, an
+        LLM agent ends its turn after the steps that are running.
+        """
+        id = self._command_id(command_id)
+        return await self._conversations.say(conversation, text, actor=self._actor, interrupt=interrupt, id=id, by=by)
+
+    @query("/conversations/{conversation}/messages", example="chat-7 --last 10")
+    async def messages(
+        self,
+        conversation: ConversationId,
+        /,
+        *,
+        whole: Annotated[bool, Param(description="Return summarised messages instead of their summaries.")] = False,
+        last: Last = 100,
+        cursor: Cursor = None,
+    ) -> Page[Message]:
+        """List the newest messages of a conversation, in order. The next page has older ones."""
+        check_last(last)
+        return await self._conversations.messages(conversation, limit=last, cursor=cursor, whole=whole)
+
+    @query("/conversations", example="--session ann-1")
+    async def conversations(
+        self,
+        *,
+        session: Annotated[str | None, Param(description="Only this session.", examples=["ann-1"])] = None,
+        last: Last = 100,
+        cursor: Cursor = None,
+    ) -> Page[ConversationInfo]:
+        """List the newest conversations."""
+        check_last(last)
+        return await self._conversations.all(session, limit=last, cursor=cursor)
+
+    @query("/sessions")
+    async def sessions(self, *, last: Last = 100, cursor: Cursor = None) -> Page[SessionInfo]:
+        """List the sessions of the newest runs and conversations, the newest first."""
+        check_last(last)
+        return await self._conversations.sessions(limit=last, cursor=cursor)

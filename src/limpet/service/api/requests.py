@@ -1,0 +1,118 @@
+"""Decide requests: the inbox, answers, approvals, rejections and standing approvals."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from limpet.arguments import checked
+from limpet.clock import Duration
+from limpet.engine.execution.views import Request
+from limpet.service.api.core import AppCore
+from limpet.service.inbox import Decided, GrantInfo, Inbox
+from limpet.service.operation import CommandId, Cursor, InDoors, Limit, Param, RequestId, RunId, command, query
+from limpet.service.page import Page
+from limpet.service.principal import Principal, principal_of
+
+__all__ = ["Requests"]
+
+By = Annotated[str | Principal, Param(description="Who decides: the name of a person.", examples=["ann"]), InDoors(str)]
+GivenRequest = Annotated[
+    str | Request, Param(description="Request id.", examples=["01j9x"]), *RequestId.__metadata__[1:], InDoors(str)
+]
+
+
+@checked
+class Requests(AppCore):
+    """Decide requests."""
+
+    topic = "Decide requests"
+
+    @property
+    def _inbox(self) -> Inbox:
+        return Inbox(self._settings, self._send)
+
+    @query("/inbox", example="--to finance --older-than 2h")
+    async def inbox(
+        self,
+        *,
+        to: Annotated[str | None, Param(description="Only for this person or group.", examples=["finance"])] = None,
+        run: Annotated[str | None, Param(description="Only this run."), *RunId.__metadata__[1:]] = None,
+        risk: Annotated[str | None, Param(description="Only this risk.", examples=["external_action"])] = None,
+        older_than: Annotated[
+            Duration | None,
+            Param(description="Only requests open for this long, such as 1h.", examples=["1h"]),
+            InDoors(str | None),
+        ] = None,
+        limit: Limit = 100,
+        cursor: Cursor = None,
+    ) -> Page[Request]:
+        """List the open requests, the oldest first, with their context and the consequence of each answer.
+
+        `to` is a person (including the groups they belong to) or a group.
+        """
+        return await self._inbox.inbox(to=to, run=run, risk=risk, older_than=older_than, limit=limit, cursor=cursor)
+
+    @command("/requests/{request}/answer", role="approver", example="01j9x red")
+    async def answer(
+        self,
+        request: GivenRequest,
+        answer: Annotated[object, Param(description="The answer, as JSON."), InDoors(Any)],
+        /,
+        *,
+        by: By,
+        command_id: CommandId = None,
+    ) -> Decided:
+        """Answer a request. The answer must match what the request asks for. The first answer is final."""
+        return await self._inbox.answer(request, answer, principal_of(by), self._command_id(command_id))
+
+    @command("/requests/{request}/approve", role="approver", example="""01j9x --args '{"cents": 900}'""")
+    async def approve(
+        self,
+        request: GivenRequest,
+        /,
+        *,
+        by: By,
+        args: Annotated[
+            Mapping[str, Any] | None,
+            Param(description="Arguments of the tool to replace.", examples=[{"cents": 900}]),
+            InDoors(dict[str, Any] | None),
+        ] = None,
+        standing: Annotated[
+            bool, Param(description="Also approve further calls of this tool in this run, until revoked.")
+        ] = False,
+        command_id: CommandId = None,
+    ) -> Decided:
+        """Approve a request, once: a tool call, or a yes-or-no question."""
+        who, id = principal_of(by), self._command_id(command_id)
+        return await self._inbox.approve(request, who, id, args, standing=standing)
+
+    @command("/requests/{request}/reject", role="approver", example='01j9x --because "too much for one day"')
+    async def reject(
+        self,
+        request: GivenRequest,
+        /,
+        *,
+        by: By,
+        because: Annotated[str, Param(description="Reason, which the agent receives.")],
+        command_id: CommandId = None,
+    ) -> Decided:
+        """Reject a request, with a reason."""
+        return await self._inbox.reject(request, principal_of(by), self._command_id(command_id), because)
+
+    @query("/runs/{run}/grants", example="ticket-42")
+    async def grants(self, run: RunId, /) -> Page[GrantInfo]:
+        """List the standing approvals of a run."""
+        return Page(await self._inbox.grants(run))
+
+    @command("/runs/{run}/grants/{grant}/revoke", role="approver", example="ticket-42 01j9y")
+    async def revoke(
+        self,
+        run: RunId,
+        grant: Annotated[str, Param(description="Id of the standing approval, from `grants`.", examples=["01j9y"])],
+        /,
+        *,
+        by: By,
+        because: Annotated[str, Param(description="Reason, which is recorded.")] = "",
+        command_id: CommandId = None,
+    ) -> None:
+        """Revoke a standing approval: the next call of its tool asks again."""
+        await self._inbox.revoke(run, grant, principal_of(by), self._command_id(command_id), because)

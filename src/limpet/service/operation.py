@@ -1,0 +1,408 @@
+"""Operations: the queries and commands that every interface offers, each declared once, as a method of the app.
+
+`@query` and `@command` attach what interfaces need to know to a method. Its signature has the parameters: their types,
+limits and descriptions are in their annotations. `operations_of` collects the operations of an app; HTTP, MCP, the
+command line and the reference pages are made from them.
+"""
+
+import asyncio
+import inspect
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from limpet.clock import Duration
+from limpet.engine.execution.handle import Handle
+from limpet.engine.execution.views import RunInfo
+from limpet.errors import InvalidArgument, LimpetError, QueryTimeout, Unexpected
+from limpet.redaction import hide_secrets_in
+from limpet.service.json_values import as_json
+from limpet.service.page import Page
+
+__all__ = [
+    "ALL_DOORS",
+    "After",
+    "AgentName",
+    "Before",
+    "CommandId",
+    "ConversationId",
+    "Cursor",
+    "Door",
+    "InDoors",
+    "Last",
+    "Limit",
+    "Operation",
+    "Param",
+    "Parameter",
+    "RequestId",
+    "Resource",
+    "Role",
+    "RunId",
+    "Since",
+    "StepNumber",
+    "Text",
+    "command",
+    "limpet_errors",
+    "operations_of",
+    "query",
+]
+
+lines = logging.getLogger("limpet")
+F = TypeVar("F", bound=Callable[..., Any])
+
+Door = Literal["python", "cli", "http", "mcp"]
+Role = Literal["viewer", "approver", "operator", "admin"]
+"""Who may use an operation: look, decide requests, control runs, or maintain the store."""
+ALL_DOORS: frozenset[Door] = frozenset({"python", "cli", "http", "mcp"})
+LOCAL: frozenset[Door] = frozenset({"python", "cli"})
+# Maximum number of items in a page, and of bytes in a result.
+MAX_ITEMS = 1000
+MAX_BYTES = 4_000_000
+# Timeout of an operation, in seconds.
+TIMEOUT = 60
+# The largest integer that is exact in every language, JavaScript included.
+MAX_INTEGER = 2**53 - 1
+# The default of a parameter that has none.
+REQUIRED: Any = object()
+
+
+@dataclass(frozen=True, eq=False)
+class Param:
+    """Describes a parameter for clients."""
+
+    description: str
+    ge: int | None = None
+    """Smallest value of a number."""
+    le: int | None = None
+    """Largest value of a number."""
+    examples: Sequence[Any] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """A parameter of an operation, as it is outside Python."""
+
+    name: str
+    type: Any
+    default: Any
+    about: Param
+    resource: "Resource | None"
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is REQUIRED
+
+
+@dataclass(frozen=True)
+class Resource:
+    """Marks a parameter that identifies something. The command line accepts a unique prefix, and completes it."""
+
+    kind: Literal["run", "request", "conversation", "agent"]
+
+
+@dataclass(frozen=True)
+class InDoors:
+    """Marks a parameter that has another type outside Python; None for one that only Python has."""
+
+    type: Any
+
+
+RunId = Annotated[str, Param(description="Run id.", examples=["ticket-42"]), Resource("run")]
+RequestId = Annotated[str, Param(description="Request id.", examples=["01j9x"]), Resource("request")]
+ConversationId = Annotated[str, Param(description="Conversation id.", examples=["chat-7"]), Resource("conversation")]
+AgentName = Annotated[
+    str | None, Param(description="Only this agent.", examples=["support"]), Resource("agent"), InDoors(str | None)
+]
+StepNumber = Annotated[int, Param(ge=1, le=MAX_INTEGER, description="Step number.", examples=[6])]
+Before = Annotated[int | None, Param(ge=1, le=MAX_INTEGER, description="State just before this step.", examples=[6])]
+After = Annotated[
+    int | None, Param(ge=1, le=MAX_INTEGER, description="State just after this step was settled.", examples=[6])
+]
+Limit = Annotated[int, Param(ge=1, le=MAX_ITEMS, description="Maximum number of items.", examples=[20])]
+Last = Annotated[int, Param(ge=1, le=MAX_ITEMS, description="Maximum number; the newest are returned.", examples=[20])]
+Cursor = Annotated[str | None, Param(description="Where to read on: `next` of the page before.")]
+Since = Annotated[
+    Duration | datetime | None,
+    Param(description="Only the last period, such as 7d.", examples=["7d"]),
+    InDoors(str | None),
+]
+Text = Annotated[str, Param(description="Text to search for, ignoring case.", examples=["refund"])]
+CommandId = Annotated[
+    str | None,
+    Param(description="Your id of this command. Repeating it with the same content has no further effect."),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """A query or command, as all interfaces offer it."""
+
+    name: str
+    is_command: bool
+    path: str | None
+    """HTTP path. Parameters in braces are part of the path."""
+    function: Callable[..., Awaitable[Any]]
+    doors: frozenset[Door] = ALL_DOORS
+    role: Role = "viewer"
+    topic: str = ""
+    example: str = ""
+    """Arguments of the command line, as an example."""
+    shows_payloads: bool = False
+    """Whether the result may contain credentials: it is not redacted."""
+    is_idempotent: bool = True
+    is_destructive: bool = False
+    result: Any = None
+    """Type of the result outside Python, where it differs."""
+
+    @property
+    def http_method(self) -> Literal["GET", "POST"]:
+        """HTTP method."""
+        return "POST" if self.is_command else "GET"
+
+    @property
+    def description(self) -> str:
+        """Description for clients, from the method's docstring."""
+        return inspect.cleandoc(self.function.__doc__ or "")
+
+    @property
+    def summary(self) -> str:
+        """First sentence of the description."""
+        return " ".join(self.description.split("\n\n", maxsplit=1)[0].split())
+
+    @cached_property
+    def result_type(self) -> Any:
+        """Type of the result outside Python."""
+        return self.result or get_type_hints(self.function)["return"]
+
+    @cached_property
+    def _signature(self) -> Mapping[str, inspect.Parameter]:
+        return inspect.signature(self.function).parameters
+
+    @cached_property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """The parameters by name."""
+        hints = get_type_hints(self.function, include_extras=True)
+        found: dict[str, Parameter] = {}
+        for each in [*self._signature.values()][1:]:
+            if each.kind is inspect.Parameter.VAR_KEYWORD:
+                options = get_type_hints(get_args(hints[each.name])[0], include_extras=True)
+                given: dict[str, tuple[Any, Any]] = {name: (hint, None) for name, hint in options.items()}
+            else:
+                is_required = each.default is inspect.Parameter.empty or each.name in self.in_path
+                given = {each.name: (hints[each.name], REQUIRED if is_required else each.default)}
+            for name, (hint, default) in given.items():
+                made = _parameter(name, hint, [] if default == () else default)
+                if made is not None:
+                    found[name] = made
+        return found
+
+    @cached_property
+    def _arguments(self) -> type[msgspec.Struct]:
+        fields: list[Any] = []
+        for each in self.parameters.values():
+            default = msgspec.field(default_factory=list) if each.default == [] else each.default
+            fields.append((each.name, each.type) if each.is_required else (each.name, each.type, default))
+        return msgspec.defstruct(self.name, fields, kw_only=True, forbid_unknown_fields=True)
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """JSON Schema of the arguments."""
+        _, parts = msgspec.json.schema_components([self._arguments], ref_template="#/$defs/{name}")
+        found = parts.pop(self.name)
+        properties = {
+            name: {"description": each.about.description, **found["properties"][name], **_limits(each.about)}
+            for name, each in self.parameters.items()
+        }
+        whole = {"type": "object", "properties": properties, "required": found.get("required", [])}
+        return {**whole, "additionalProperties": False, **({"$defs": parts} if parts else {})}
+
+    def resource(self, parameter: str) -> "Resource | None":
+        """Return what a parameter identifies."""
+        return self.parameters[parameter].resource
+
+    def is_positional(self, parameter: str) -> bool:
+        """Return whether a parameter is passed by position in Python."""
+        known = self._signature.get(parameter)
+        return known is not None and known.kind is inspect.Parameter.POSITIONAL_ONLY
+
+    @cached_property
+    def in_path(self) -> tuple[str, ...]:
+        """Names of the parameters in the path."""
+        return tuple(re.findall(r"{(\w+)}", self.path or ""))
+
+    async def run(self, app: Any, arguments: Mapping[str, Any]) -> Any:
+        """Validate the arguments, run the operation, and return its result as redacted plain JSON. Raises only
+        LimpetError.
+        """
+        found = await self.call(app, arguments)
+        return await asyncio.to_thread(self.to_json, found)  # encoding a large result takes long
+
+    async def call(self, app: Any, arguments: Mapping[str, Any]) -> Any:
+        """Validate the arguments, run the operation, and return its result. Raises only LimpetError."""
+        checked = self._checked(arguments)
+        positional = [checked.pop(name) for name in list(checked) if self.is_positional(name)]
+        with limpet_errors(self.name):
+            async with asyncio.timeout(TIMEOUT):
+                method = getattr(type(app), self.function.__name__, self.function)
+                found = await method(app, *positional, **checked)
+                if self.result_type is RunInfo and not isinstance(found, RunInfo):
+                    found = await app.info(found.id if isinstance(found, Handle) else positional[0])
+        return found
+
+    def to_json(self, found: Any) -> Any:
+        """Return a result as plain JSON, redacted and of limited size."""
+        plain = as_json(found)
+        return bounded(plain if self.shows_payloads else hide_secrets_in(plain), is_page=isinstance(found, Page))
+
+    def _checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments with their types; text is converted. Raises InvalidArgument."""
+        for name in arguments.keys() - self.parameters.keys():
+            takes = ", ".join(self.parameters) or "none"
+            raise InvalidArgument(path=name, reason=f"unknown argument; {self.name} takes {takes}")
+        for name, each in self.parameters.items():
+            if each.is_required and name not in arguments:
+                raise InvalidArgument(path=name, reason="is required")
+        found: dict[str, Any] = {}
+        for name, each in self.parameters.items():
+            if name not in arguments:
+                found[name] = each.default
+                continue
+            try:
+                value = msgspec.convert(arguments[name], each.type, strict=False)
+            except (msgspec.ValidationError, ValueError) as error:
+                reason = str(error)
+                raise InvalidArgument(path=name, reason=f"{reason[:1].lower()}{reason[1:]}") from None
+            if isinstance(value, int) and not isinstance(value, bool):
+                _check_limits(name, value, each.about)
+            found[name] = value
+        return found
+
+
+def query(path: str | None, **more: Any) -> Callable[[F], F]:
+    """Declare a method as a query: it changes nothing."""
+    return _declare(is_command=False, path=path, **more)
+
+
+def command(path: str | None, **more: Any) -> Callable[[F], F]:
+    """Declare a method as a command. So far, only Python and the command line offer commands."""
+    return _declare(is_command=True, path=path, **{"doors": LOCAL, "role": "operator", **more})
+
+
+def _declare(**more: Any) -> Callable[[F], F]:
+    def mark(function: F) -> F:
+        function.__operation__ = more  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def operations_of(app: type) -> dict[str, Operation]:
+    """Return the operations of a class of apps by name, in the order of its topics."""
+    found: dict[str, Operation] = {}
+    for kind in app.__mro__:
+        for name, function in vars(kind).items():
+            declared = getattr(function, "__operation__", None)
+            if declared is not None:  # a method that overrides an operation need not declare it again
+                made = Operation(function=function, **{"name": name, "topic": getattr(kind, "topic", ""), **declared})
+                found.setdefault(made.name, made)
+    return found
+
+
+def _parameter(name: str, hint: Any, default: Any) -> Parameter | None:
+    outside = _outside_python(hint)
+    if outside is None:
+        return None
+    kind, *metadata = get_args(outside) if get_origin(outside) is Annotated else (outside,)
+    while get_origin(kind) is Annotated:
+        kind, *inner = get_args(kind)
+        metadata += inner
+    about = next((each for each in metadata if isinstance(each, Param)), Param(""))
+    resource = next((each for each in metadata if isinstance(each, Resource)), None)
+    return Parameter(name=name, type=kind, default=default, about=about, resource=resource)
+
+
+def _limits(about: Param) -> dict[str, Any]:
+    found = {"minimum": about.ge, "maximum": about.le, "examples": list(about.examples) or None}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _check_limits(name: str, value: int, about: Param) -> None:
+    if about.ge is not None and value < about.ge:
+        raise InvalidArgument(path=name, reason=f"must be at least {about.ge}")
+    if about.le is not None and value > about.le:
+        raise InvalidArgument(path=name, reason=f"must be at most {about.le}")
+
+
+def _outside_python(hint: Any) -> Any:
+    """Return the annotation of a parameter outside Python, or None if only Python has it."""
+    if get_origin(hint) is not Annotated:
+        return hint
+    _, *metadata = get_args(hint)
+    other = next((each for each in metadata if isinstance(each, InDoors)), None)
+    if other is None:
+        return hint
+    if other.type is None:
+        return None
+    return Annotated[(other.type, *(each for each in metadata if each is not other))]
+
+
+@contextmanager
+def limpet_errors(what: str) -> Iterator[None]:
+    """Turn every exception into a LimpetError. Log unexpected ones with their traceback."""
+    try:
+        yield
+    except LimpetError:
+        raise
+    except TimeoutError as error:
+        raise QueryTimeout(what=what, seconds=TIMEOUT) from error
+    except Exception as error:
+        lines.exception("%s: unexpected error", what)
+        raise Unexpected(error_type=type(error).__qualname__, message=str(error)) from error
+
+
+def bounded(plain: Any, most: int = MAX_BYTES, *, is_page: bool = False) -> Any:
+    """Shorten the longest texts and lists of a result until it is small enough, and say so in `truncated`.
+
+    The items of a page are shortened, and none is dropped.
+    """
+    size = len(msgspec.json.encode(plain))
+    if size <= most or not isinstance(plain, dict):
+        return plain
+    truncated: list[str] = []
+    longest = most // 2
+    while size > most and longest > 100:
+        if is_page:
+            items = [_shortened(each, longest, f"$[{place}]", truncated) for place, each in enumerate(plain["items"])]
+            plain = {**plain, "items": items}
+        else:
+            plain = _shortened(plain, longest, "$", truncated)
+        longest //= 2
+        size = len(msgspec.json.encode(plain))
+    return {**plain, "truncated": truncated[:MAX_ITEMS]}
+
+
+def _shortened(value: Any, most: int, path: str, truncated: list[str]) -> Any:
+    if isinstance(value, str) and len(value) > most:
+        truncated.append(f"{path}: {len(value) - most} of {len(value)} characters")
+        return f"{value[:most]}…"
+    if isinstance(value, list):
+        items, size = list[Any](), 0
+        for place, each in enumerate(value):
+            item = _shortened(each, most, f"{path}[{place}]", truncated)
+            size += len(msgspec.json.encode(item))
+            if size > most:
+                truncated.append(f"{path}: {len(value) - place} of {len(value)} items")
+                break
+            items.append(item)
+        return items
+    if isinstance(value, dict):
+        return {name: _shortened(each, most, f"{path}.{name}", truncated) for name, each in value.items()}
+    return value

@@ -1,0 +1,36 @@
+"""A page of a list: some items, and the cursor of the next ones."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+__all__ = ["MAX_PAGE_BYTES", "Page"]
+
+T = TypeVar("T")
+MAX_PAGE_BYTES = 2_000_000
+"""Maximum size of a page's items as JSON. A page with one item may be larger."""
+
+
+class Page(list[T]):
+    """Some items of a list. To read on, pass `next` as `cursor` to the same method with the same arguments."""
+
+    def __init__(self, items: Iterable[T] = (), next: str | None = None) -> None:
+        super().__init__(items)
+        self.next = next
+        """Cursor of the next items; None if there are none."""
+
+    @classmethod
+    def cut(cls, items: Sequence[T], limit: int, cursor: Callable[[T], Any]) -> "Page[T]":
+        """Return the first items: at most `limit`, and not much more than the maximum size.
+
+        If there are more items, `next` is the cursor of the last one that is included.
+        """
+        size = fitting = 0
+        for item in items[:limit]:
+            size += len(msgspec.json.encode(item, enc_hook=str))
+            if fitting and size > MAX_PAGE_BYTES:
+                break
+            fitting += 1
+        found = items[:fitting]
+        return cls(found, str(cursor(found[-1])) if found and len(items) > fitting else None)
