@@ -21,6 +21,7 @@ from limpet.stores.conformance.suite import contract, created
 from limpet.stores.postgres import migrate as on_postgres
 from limpet.stores.sql_files import scripts
 from limpet.stores.sqlite import migrate as on_sqlite
+from limpet.stores.writes import INDEXED
 from tests.crash.jobs import open_and_die, open_only
 from tests.crash.processes import Child, start_all
 from tests.servers.postgres import drop_schema
@@ -184,10 +185,13 @@ def only_migrations(version: int) -> Iterator[None]:
 
 async def make_store(url: str, version: int) -> None:
     """Create a store with the schema of this version; none for 0."""
-    if version:
-        with only_migrations(version):
-            async with open_store(url):
-                pass
+    if not version:
+        return
+    unprepared = url if url.startswith("sqlite") else f"{url}&prepare=no"  # Statements need the newest schema.
+    with only_migrations(version):
+        async with open_store(unprepared):
+            pass
+    execute(url, f"DELETE FROM {{meta}} WHERE name = '{INDEXED}'")  # Older versions did not index steps.
 
 
 async def opened_schema(url: str) -> object:

@@ -12,6 +12,7 @@ import limpet
 from limpet import errors
 from limpet.events import KINDS
 from limpet.service import json_views
+from limpet.service.operation import operations_of
 from tests.guarantees import manifest
 
 ROOT = Path(__file__).parents[2]
@@ -77,8 +78,13 @@ def json_page() -> str:
         "# JSON",
         "",
         f"The JSON that `--json` prints and every other interface returns, version {json_views.VERSION}. `make fix`",
-        "generates this page. A field keeps its name and type; a test fails with the name of one that does not. Times",
-        "are microseconds since 1970, UTC. An error on stderr is an object with `code`, `message`, `facts` and `hint`.",
+        "generates this page. A field keeps its name and type; a test fails with the name of one that does not.",
+        "",
+        "- A list is a page: `items`, and `next`, the `cursor` of the next page or null.",
+        "- A time is ISO 8601 in UTC, with microseconds. In the body of an event, times are as stored: microseconds",
+        "  since 1970.",
+        "- A result above 4 MB is shortened, and has an additional field `truncated` that lists what was cut.",
+        "- An error is an object with `code`, `message`, `facts` and `hint`; the command line prints it on stderr.",
         "",
         "| what | form |",
         "|---|---|",
@@ -98,6 +104,30 @@ def json_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def operations_page(app: type = limpet.App) -> str:
+    """Return the page of all operations of an app."""
+    lines = [
+        "# Operations",
+        "",
+        "Every query and command, as all interfaces offer it. `make fix` generates this page from the app's methods.",
+        "Commands are not offered over HTTP and MCP yet. Roles are named, and not enforced yet.",
+    ]
+    found = operations_of(app)
+    for topic in dict.fromkeys(each.topic for each in found.values()):
+        lines += [
+            "",
+            f"## {topic or 'Start runs'}",
+            "",
+            "| name | HTTP | role | parameters | |",
+            "|---|---|---|---|---|",
+        ]
+        for each in (each for each in found.values() if each.topic == topic):
+            takes = ", ".join(f"`{name}`" for name in each.parameters)
+            address = f"{each.http_method} `/v1{each.path}`"
+            lines.append(f"| `{each.name}` | {address} | {each.role} | {takes} | {each.summary} |")
+    return "\n".join(lines) + "\n"
+
+
 PUBLIC = {
     "Open": ("open", "open_store", "sync", "App", "Store", "Worker", "MasterKeys"),
     "Define agents and tools": (
@@ -106,7 +136,9 @@ PUBLIC = {
     ),
     "In agent code": ("Run", "Turn", "State", "Message", "Artifact", "Secret", "ContextSlice"),
     "In tools": ("current", "Call", "idempotency_key", "Done", "NotApplied", "Permanent", "RetryAfter", "retry"),
-    "Runs and requests": ("Handle", "RunInfo", "EventView", "Request", "Webhook", "is_genuine"),
+    "Runs and requests": (
+        "Handle", "RunInfo", "StepInfo", "EventView", "Request", "Page", "Principal", "Webhook", "is_genuine",
+    ),
     "Inspect": ("Moment", "Point", "Diff", "Comparison", "PromptView"),
     "Errors": tuple(errors.__all__),
 }  # fmt: skip
@@ -140,6 +172,7 @@ PAGES = {
     "docs/reference/events.md": events_page,
     "docs/reference/errors.md": errors_page,
     "docs/guarantees.md": manifest.page,
+    "docs/reference/operations.md": operations_page,
 }
 
 if __name__ == "__main__":

@@ -341,25 +341,29 @@ async def nothing() -> int:
 
 COMMANDS: Mapping[str, tuple[Example, ...]] = {
     "agents": (Example({}),),
-    "answer": (Example({"request": Made("ask"), "answer": True}, {"by": "ann"}),),
+    "answer": (Example({"request": Made("ask"), "answer": True}, {"by": "ann", "command_id": None}),),
     "approve": (
-        Example({"request": Made("approval")}, {"by": "ann", "args": {"order": "o-2"}, "standing": False}),
+        Example(
+            {"request": Made("approval")},
+            {"by": "ann", "args": {"order": "o-2"}, "standing": False, "command_id": None},
+        ),
         Example({"request": Made("ask")}, {"by": "ann"}),
     ),
     "artifact": (Example({"run": "done", "artifact": Made("artifact")}),),
+    "artifact_piece": (Example({"run": "done", "artifact": Made("artifact")}, {"start": 0, "limit": 100}),),
     "replace": (
         Example(
             {}, {"interface": "x", "idle": True, "creates_store": True, "store": None, "url": None, "worker": None}
         ),
     ),
-    "cancel": (Example({"run": "hearing"}, {"reason": "enough"}),),
+    "cancel": (Example({"run": "hearing"}, {"reason": "enough", "by": "ann", "command_id": "c-1"}),),
     "close": (),
     "compare": (Example({"one": "done", "other": "failed"}),),
     "context": (Example({"run": "done"}, {"before": None, "after": None, "max_bytes": 5_000, "max_tokens": 2_000}),),
-    "conversations": (Example({}, {"session": None}),),
-    "decisions": (Example({"text": "Which"}, {"agent": None, "last": 5, "since": "1d"}),),
+    "conversations": (Example({}, {"session": None, "last": 5, "cursor": None}),),
+    "decisions": (Example({"text": "Which"}, {"agent": None, "last": 5, "since": "1d", "cursor": None}),),
     "diff": (Example({"run": "done"}, {"since": None, "until": None, "step": None}),),
-    "errors": (Example({}, {"agent": None, "last": 5, "since": "1d"}),),
+    "errors": (Example({}, {"agent": None, "last": 5, "since": "1d", "cursor": None}),),
     "events": (Example({"run": "done", "after": 0}, {"follow": False}),),
     "export": (Example({"run": "done", "path": "run.zip"}),),
     "fork": (
@@ -381,15 +385,15 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     ),
     "get": (Example({"run": "done", "agent": world}),),
     "grants": (Example({"run": "granted"}),),
-    "inbox": (Example({}, {"older_than": "1us", "risk": None, "run": None, "to": "ann"}),),
+    "inbox": (Example({}, {"older_than": "1us", "risk": None, "run": None, "to": "ann", "limit": 5, "cursor": None}),),
     "info": (Example({"run": "done"}),),
     "load": (Example({"path": "run.zip"}, {"max_bytes": 1_000_000}),),
-    "log": (Example({"run": "done"}),),
-    "messages": (Example({"conversation": "talk"}, {"last": 5, "whole": False}),),
+    "log": (Example({"run": "done"}, {"limit": 5, "cursor": "1"}),),
+    "messages": (Example({"conversation": "talk"}, {"last": 5, "whole": False, "cursor": None}),),
     "prompt": (Example({"run": "done"}, {"step": 1}),),
     "once": (Example({"key": "k-1", "fn": nothing}),),
     "open": (),
-    "pause": (Example({"run": "hearing"}),),
+    "pause": (Example({"run": "hearing"}, {"reason": "later", "by": "ann", "command_id": None}),),
     "prune": (
         Example(
             {},
@@ -404,24 +408,26 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
         ),
         Example({}, {"older_than": 0, "dry_run": False, "archive": "kept", "snapshots": 3}),
     ),
-    "reject": (Example({"request": Made("approval")}, {"by": "ann", "because": "no"}),),
+    "reject": (Example({"request": Made("approval")}, {"by": "ann", "because": "no", "command_id": None}),),
     "replay": (Example({"run": "done"}, {"allow": [], "on_step": None, "to": None}),),
     "replay_all": (Example({}, {"agent": None, "last": 5, "status": ()}),),
     "result": (Example({"run": "done", "timeout": "1s"}),),
-    "resume": (Example({"run": "failed"}),),
-    "revoke": (Example({"run": "granted", "grant": Made("grant")}, {"by": "ann", "because": "enough"}),),
+    "resume": (Example({"run": "failed"}, {"by": None, "command_id": None}),),
+    "revoke": (
+        Example({"run": "granted", "grant": Made("grant")}, {"by": "ann", "because": "enough", "command_id": None}),
+    ),
     "run": (
         Example(
             {"agent": world, "input": "done"},
             {"id": None, "session": "s", "user": "u", "conversation": None, "labels": {"a": "b"}, "constraints": None},
         ),
     ),
-    "runs": (Example({}, {"agent": None, "last": 5, "session": None, "status": None}),),
+    "runs": (Example({}, {"agent": None, "last": 5, "session": None, "status": None, "cursor": None}),),
     "save_heads": (Example({"path": "heads.json"}),),
-    "say": (Example({"conversation": "talk", "text": "Hello."}, {"interrupt": False}),),
-    "search": (Example({"text": "Which"}, {"kind": None, "last": 5, "since": "1d"}),),
-    "sessions": (Example({}),),
-    "signal": (Example({"run": "hearing", "name": "go", "value": "x"}),),
+    "say": (Example({"conversation": "talk", "text": "Hello."}, {"interrupt": False, "by": None, "command_id": None}),),
+    "search": (Example({"text": "Which"}, {"kind": None, "last": 5, "since": "1d", "cursor": None}),),
+    "sessions": (Example({}, {"last": 5, "cursor": None}),),
+    "signal": (Example({"run": "hearing", "name": "go", "value": "x"}, {"by": None, "command_id": None}),),
     "start": (
         Example(
             {"agent": world, "input": "done"},
@@ -440,9 +446,13 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     "state": (Example({"run": "done"}, {"before": None, "after": None, "seq": None, "at": None}),),
     "stats": (Example({}),),
     "show": (Example({"run": "done"}),),
-    "steps": (Example({"run": "done"}, {"after": 0, "limit": 5, "newest": True}),),
+    "steps": (Example({"run": "done"}, {"limit": 5, "cursor": None, "newest": True}),),
     "timeline": (Example({"run": "done"}),),
-    "tool_calls": (Example({"tool": "law_look"}, {"agent": None, "last": 5, "since": "1d", "where": ["order=o-1"]}),),
+    "tool_calls": (
+        Example(
+            {"tool": "law_look"}, {"agent": None, "last": 5, "since": "1d", "where": ["order=o-1"], "cursor": None}
+        ),
+    ),
     "value": (Example({"payload": {"json": 1}}),),
     "verify": (Example({"run": "done"}), Example({}, {"heads": None, "pruned": None})),
     "workers": (Example({}),),
@@ -529,5 +539,8 @@ async def damage(app: TestApp, what: str, logs: Mapping[str, int]) -> str | None
                 await app.messages(run)
     except Exception as error:  # noqa: BLE001 - any exception is damage
         return f"{what}: unreadable {error!r}"
-    parked = [row.id for row in (await app.store.runs(limit=1000)).rows if "operator" in str(row.waits)]
+    waits = {
+        row.id: [each for each in row.waits if "operator" in each] for row in (await app.store.runs(limit=1000)).rows
+    }
+    parked = [run for run, each in waits.items() if each and each != ["operator:paused"]]
     return f"{what}: {parked} wait for an operator" if parked else None

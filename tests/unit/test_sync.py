@@ -126,7 +126,7 @@ def test_a_run_is_paused_resumed_and_cancelled(app: sync.App) -> None:
     handle = app.start(asks, id="s-1")
     until_asked(app, "Which colour?")
     app.pause("s-1")
-    while handle.info().waits_for != "operator:paused":
+    while handle.info().waits_text != "operator:paused":
         threading.Event().wait(0.01)
     assert app.resume("s-1").id == "s-1"
     handle.cancel("enough")

@@ -165,7 +165,7 @@ async def test_a_summary_replaces_the_messages_that_it_covers() -> None:
             added = b.MessageAdded(message=f"m{n}", role="user", content=inline(f"{n}"), pinned=n == 5)
             assert await talk.append(added) == n
 
-        async def shown(last: int | None = None, **how: Any) -> list[str]:
+        async def shown(last: int = 100, **how: Any) -> list[str]:
             return [each.text for each in await app.messages("c", last=last, **how)]
 
         everything = [str(n) for n in range(2, 32)]

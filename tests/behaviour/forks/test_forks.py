@@ -161,7 +161,7 @@ async def test_an_approved_fork_runs_each_effect_once_under_its_own_key() -> Non
         mine = [each.body["key"] for each in own if each.body.get("key")]
         assert not set(mine) & set(keys)
         assert [each.body["number"] for each in own] == list(range(11, 31))
-        assert (await app.compare("r", fork.id)).steps == {}
+        assert (await app.compare("r", fork.id)).of("step") == {}
 
 
 async def test_a_request_of_a_fork_gives_the_fork_as_its_reason() -> None:
@@ -607,7 +607,7 @@ async def test_a_fork_may_have_another_version_and_a_chosen_id() -> None:
         assert (await app.fork("r", at=3)).id == "r.3"
         assert (await app.fork("r.3", at=2)).id == "r.3.1"
         waits = await app.fork("r", at=30, version="9")
-        assert (await waits.info()).waits_for == "worker:fork_thirty 9"
+        assert (await waits.info()).waits_text == "worker:fork_thirty 9"
 
 
 async def test_a_fork_of_a_failed_run_continues_past_the_failure() -> None:
@@ -701,13 +701,13 @@ async def test_a_stubbed_fork_is_parked_before_a_model_call() -> None:
         asked = len(model.prompts)
         fork = await app.fork("r", at=1, effects="stub")
         await app.settle()
-        assert (await fork.info()).waits_for == "operator:model"
+        assert (await fork.info()).waits_text == "operator:model"
         [flag] = [each.body for each in await app.log(fork.id) if each.kind == "risk.flagged"]
         assert "model='live'" in flag["detail"]
         await app.crash()
         await app.resume(fork.id)
         await app.settle()
-        assert (await fork.info()).waits_for == "operator:model"
+        assert (await fork.info()).waits_text == "operator:model"
         assert len(model.prompts) == asked
         live = await app.fork("r", at=1, effects="stub", model="live")
         assert await live.result() == "hi"

@@ -47,7 +47,7 @@ async def test_a_handoff_ends_the_run_with_the_other_agents_result() -> None:
     async with testing.app(first, second) as app:
         handle = await app.start(first, Mail(text="hello"), id="r1")
         await app.settle()
-        assert (await handle.info()).waits_for == "run:r1.second-1"
+        assert (await handle.info()).waits_text == "run:r1.second-1"
         await app.crash()
         [request] = await app.inbox()
         assert request.run == "r1.second-1"
@@ -191,7 +191,7 @@ async def test_an_agent_of_another_process_is_called_by_name(tmp_path: Path) -> 
         with pytest.raises(limpet.NotDone):
             await handle.result(timeout="300ms")
         info = await (await here.get("r1.check-1")).info()
-        assert (info.status, info.waits_for) == ("pending", "worker:check 3")
+        assert (info.status, info.waits_text) == ("pending", "worker:check 3")
         async with limpet.open(url, agents=[check]):
             assert await handle.result(timeout="10s") == {"kind": "checked", "mail": {"text": "hello"}}
         assert {each.name for each in await here.agents()} == {"check", "ask"}

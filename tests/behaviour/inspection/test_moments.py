@@ -46,7 +46,7 @@ async def test_state_at_any_step_event_or_time_is_the_fold_of_the_log() -> None:
             assert (before.step, after.step) == (number - 1, number)
             assert (await app.state("r1", seq=after.seq)).whole == after.whole == fold(log[: after.seq])
         six = await app.state("r1", before=6)
-        assert (six.goal, six.plan, six.next, six.position) == ("count", ["first", "rest"], "rest", "step 5 of 12")
+        assert (six.goal, six.plan, six.next, six.position.text) == ("count", ["first", "rest"], "rest", "step 5 of 12")
         assert [(made.question, made.chosen) for made in six.decisions] == [("go on?", '"yes"')]
         assert (await app.state("r1")).whole == await load(app.store, "r1")
         now = datetime.fromtimestamp(log[-1].time / 1e6, tz=UTC)
@@ -72,10 +72,10 @@ async def test_diff_shows_the_changes_from_one_step_to_the_next() -> None:
         await app.start(agent, 0, id="r1")
         await app.settle()
         whole = await app.diff("r1", since=limpet.Point(before=6), until=limpet.Point(before=7))
-        assert (whole.facts["found"].before, whole.facts["found"].after) == (50, 60)
+        assert (whole.of("fact")["found"].before, whole.of("fact")["found"].after) == (50, 60)
         assert str(whole).splitlines() == ["fact found = 60 (was 50)", "flag raised: half"]
         assert await app.diff("r1", step=6) == whole
-        assert (await app.diff("r1", step=12)).facts["found"].after == 120
+        assert (await app.diff("r1", step=12)).of("fact")["found"].after == 120
         assert str(await app.diff("r1", since=limpet.Point(seq=3), until=limpet.Point(seq=3))) == "nothing changed"
 
 
@@ -87,14 +87,14 @@ async def test_compare_shows_where_two_runs_diverged() -> None:
         await app.settle()
         found = await app.compare("good", "bad")
         assert found.divergence is not None
-        assert found.divergence[1:] == (
+        assert (found.divergence.one, found.divergence.other) == (
             'rest/travel_look#5 started with {"n":6}',
             'rest/travel_look#5 started with {"n":13}',
         )
-        assert found.steps[6].after == 'travel_look({"n":13}) ✗ builtins.ValueError'
-        assert (found.steps[7].before, found.steps[7].after) == ('travel_look({"n":7}) → 70', None)
-        assert (found.facts["found"].before, found.facts["found"].after) == (120, 50)
-        assert found.outcome.before == "completed 3"
+        assert found.of("step")["6"].after == 'travel_look({"n":13}) ✗ builtins.ValueError'
+        assert (found.of("step")["7"].before, found.of("step")["7"].after) == ('travel_look({"n":7}) → 70', None)
+        assert (found.of("fact")["found"].before, found.of("fact")["found"].after) == (120, 50)
+        assert found.of("outcome")[""].before == "completed 3"
         assert str(found).splitlines()[0].startswith("diverged at event")
         same = await app.compare("good", "good")
         assert (same.divergence, str(same)) == (None, "the events are the same")
@@ -189,4 +189,4 @@ async def test_diff_ignores_facts_that_only_changed_their_order() -> None:
         fork = await app.fork("r", at=1, patch={"facts": {"a": 5}}, effects="stub")
         await app.settle()
         compared = await app.compare("r", fork.id)
-        assert not any("fact b" in line or "flag" in line or "question" in line for line in compared.lines)
+        assert not any("fact b" in line or "flag" in line or "question" in line for line in compared.text.splitlines())

@@ -65,7 +65,7 @@ async def test_a_prompt_is_exact_after_the_agent_changed() -> None:
         await app.run(agent, "hello", id="r")
         assert (await app.prompt("r", step=1)).is_exact
         other = limpet.llm_agent("seeing_talker", model=model, instructions="Be silent.")
-        app._agents["seeing_talker"] = other
+        app._agents = {**app._agents, "seeing_talker": other}
         found = await app.prompt("r", step=1)
         assert found.is_exact  # there are no facts, so the default context is the same
         assert found.prompt.messages[0].text == "Talk."

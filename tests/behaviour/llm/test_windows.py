@@ -238,10 +238,14 @@ async def test_five_hundred_turns_fit_a_small_window(full: bool) -> None:
         assert len(requests) - len(asked) >= 5
         for each in asked:
             check_pairs(each.messages[1:])
-        shown = await app.messages("r.chat")
+        shown = await app.messages("r.chat", last=1000)
         assert [each.is_summary for each in shown].count(True) == 1
         assert len(shown) < turns
-        whole = await app.messages("r.chat", whole=True)
+        page = await app.messages("r.chat", whole=True, last=1000)
+        whole = [*page]
+        while page.next is not None:
+            page = await app.messages("r.chat", whole=True, last=1000, cursor=page.next)
+            whole = [*page, *whole]
         results = [each.text.split()[0] for each in whole if each.text.startswith("n=")]
         assert results == [f"n={n}" for n in range(1, turns + 1)]
         if full:
@@ -259,18 +263,18 @@ async def test_a_summary_can_be_removed_and_made_again() -> None:
         assert len(made) > 2
         assert [each.level for each in made] == [*range(1, len(made) + 1)]
         assert {each.first for each in made} == {2}
-        whole = await app.messages("c", whole=True)
+        whole = await app.messages("c", whole=True, last=1000)
         talk = ConversationWriter(app.store, "c", lambda: 1, "test", b.ConversationCreated())
         for each in reversed(made):
             await talk.append(b.ConversationCompacted(first=each.first, last=each.last, summary=None))
-        assert await app.messages("c") == whole
+        assert await app.messages("c", last=1000) == whole
         again = models[0].prompts
         again.clear()
         assert await app.run(agent, "once more", id="s", conversation="c") == "done"
         assert any(each.messages[0].text == SUMMARY for each in again)
         assert all(window_use(each) <= WINDOW for each in again)
-        assert any(each.is_summary for each in await app.messages("c"))
-        assert (await app.messages("c", whole=True))[: len(whole)] == whole
+        assert any(each.is_summary for each in await app.messages("c", last=1000))
+        assert (await app.messages("c", whole=True, last=1000))[: len(whole)] == whole
 
 
 @pytest.mark.parametrize("fails", [limpet.Permanent("no summary today"), ""])
@@ -286,9 +290,9 @@ async def test_a_failed_summary_changes_nothing(fails: Any) -> None:
         await add_messages(
             app, [StoredMessage(n, PromptMessage(role="user", text=f"{n} " + "x" * 900)) for n in range(2, 30)]
         )
-        before = await app.messages("c")
+        before = await app.messages("c", last=1000)
         assert await app.run(agent, "go on", id="r", conversation="c") == "done"
-        after = await app.messages("c")
+        after = await app.messages("c", last=1000)
         assert after[: len(before)] == before
         assert not any(each.is_summary for each in after)
         last = model.prompts[-1]
@@ -318,7 +322,7 @@ async def test_a_failed_summary_is_retried_only_after_many_more_messages(fails: 
         assert 2 <= len(asked) <= 12 + app.crashes
         kinds = [each.body["flag"] for each in await app.log("r") if each.kind == "risk.flagged"]
         assert kinds == ["the conversation was not summarised"]
-        assert not any(each.is_summary for each in await app.messages("c"))
+        assert not any(each.is_summary for each in await app.messages("c", last=1000))
         assert (await app.replay("r")).value == "done"
 
 
@@ -366,7 +370,7 @@ async def test_a_pending_call_of_another_run_is_not_summarised() -> None:
         for place in range(6):
             await app.start(agent, f"hi {place}", conversation="c")
             await app.settle()
-        assert any(each.is_summary for each in await app.messages("c"))
+        assert any(each.is_summary for each in await app.messages("c", last=1000))
         [request] = await app.inbox()
         await app.approve(request, by="ann")
         assert await handle.result() == "done"

@@ -359,7 +359,7 @@ async def test_an_unsafe_edit_is_refused_before_any_effect(code: Code) -> None:
         handle = await resume_with(app, code)
         await app.advance("1h")
         info = await handle.info()
-        assert (info.status, info.waits_for) == ("waiting", "operator:diverged")
+        assert (info.status, info.waits_text) == ("waiting", "operator:diverged")
         assert [call["what"] for call in app.calls(edit_act)] == ["a", "b"]
         assert app.calls(edit_other) == []
         app.deploy(agent_of(original))
@@ -399,7 +399,7 @@ async def test_code_that_raises_before_a_recorded_step_has_diverged() -> None:
         app.deploy(limpet.agent(name="released")(bad))
         await app.crash()
         await app.advance("1h")
-        assert (await handle.info()).waits_for == "operator:diverged"
+        assert (await handle.info()).waits_text == "operator:diverged"
         assert undone == []
 
 

@@ -488,4 +488,4 @@ async def test_a_fork_is_replayed_with_its_own_input_and_results() -> None:
         await app.replay(fork.id, to=2)
         assert seen == [(50, 100)]
         found = await app.compare("r", fork.id)
-        assert "(edited)" in found.steps[1].after
+        assert "(edited)" in found.of("step")["1"].after

@@ -8,7 +8,7 @@ from itertools import permutations
 from typing import Any, Literal, NamedTuple, get_args
 
 import limpet
-from limpet.clock import Clock, microseconds
+from limpet.clock import Clock, microseconds, to_microseconds
 from limpet.engine.execution.views import EventView
 from limpet.engine.worker.worker import Worker
 from limpet.ids import RandomIds
@@ -195,7 +195,7 @@ def _answer(found: LogSummary, event: EventView, request: LoggedRequest | None) 
     body = event.body
     assert request is not None
     assert request.status == "open", f"answered after it was {request.status}"
-    assert event.time < request.expires
+    assert to_microseconds(event.time, "time") < request.expires
     assert not found.cancelled
     request.status, request.by = body["decision"], body["by"]
     request.said = body["answer"]["json"] if body.get("answer") else body["decision"]
@@ -204,7 +204,7 @@ def _answer(found: LogSummary, event: EventView, request: LoggedRequest | None) 
 def _expire(_: LogSummary, event: EventView, request: LoggedRequest | None) -> None:
     assert request is not None
     assert request.status == "open", f"expired after it was {request.status}"
-    assert event.time >= request.expires
+    assert to_microseconds(event.time, "time") >= request.expires
     request.outcome = event.body["outcome"]
     if request.outcome == "escalated":
         request.expires = event.body["expires"]
@@ -231,7 +231,7 @@ def _start(found: LogSummary, event: EventView, request: LoggedRequest | None) -
         assert call in found.granted, "an effect without a grant"
         return
     assert request.status == "approved", f"an effect with a grant that is {request.status}"
-    assert event.time < request.expires, "an effect with an expired grant"
+    assert to_microseconds(event.time, "time") < request.expires, "an effect with an expired grant"
     request.uses += 1
     assert request.uses == 1, "a grant was used twice"
     found.granted.append(call)

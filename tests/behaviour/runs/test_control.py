@@ -112,7 +112,7 @@ async def test_a_paused_run_finishes_its_step_and_starts_none_until_resumed() ->
         await app.pause(handle.id)
         go.set()
         await app.settle()
-        assert (await handle.info()).waits_for == "operator:paused"
+        assert (await handle.info()).waits_text == "operator:paused"
         assert len(app.calls(act)) == 1
         await app.advance("10d")
         assert len(app.calls(act)) == 1
@@ -190,7 +190,7 @@ async def test_a_run_that_kills_its_workers_is_quarantined(decides: str) -> None
             entered.clear()
             await app.crash()
         await app.settle()
-        assert (await handle.info()).waits_for == "operator:quarantined"
+        assert (await handle.info()).waits_text == "operator:quarantined"
         assert len(app.calls(poison)) == 5
         if decides == "resume":
             await app.resume(handle.id)
@@ -228,7 +228,7 @@ async def test_a_quarantined_run_is_retried_after_1_minute_10_minutes_and_1_hour
         await app.settle()
         for pause in ("1m", "10m", "1h"):
             info = await handle.info()
-            assert (info.waits_for, info.status) == ("operator:quarantined", "waiting")
+            assert (info.waits_text, info.status) == ("operator:quarantined", "waiting")
             await app.advance(microseconds(pause) / SECOND - 10)
             assert not entered.is_set()
             advancing = asyncio.create_task(app.advance("10s"))
@@ -264,7 +264,7 @@ async def test_a_quarantined_run_that_makes_progress_is_released() -> None:
             entered.clear()
             await app.crash()
         await app.settle()
-        assert (await handle.info()).waits_for == "operator:quarantined"
+        assert (await handle.info()).waits_text == "operator:quarantined"
         mended.set()
         await app.advance("1m")
         assert await handle.result() == 7
@@ -299,7 +299,7 @@ async def test_a_run_that_fails_in_the_engine_is_retried_with_backoff_and_then_p
                 await app.advance(0.5)
             assert entered == 8
             info = await handle.info()
-            assert info.waits_for == "operator:stuck"
+            assert info.waits_text == "operator:stuck"
             [flag] = (await app.state(handle.id)).working.risk_flags
             assert flag == "stuck"
             await app.advance("1d")
@@ -454,7 +454,7 @@ async def test_a_run_whose_input_no_longer_fits_waits_for_an_operator() -> None:
         app.deploy(limpet.agent(name="moved")(takes_number))
         await app.crash()
         await app.advance("1h")
-        assert (await handle.info()).waits_for == "operator:input"
+        assert (await handle.info()).waits_text == "operator:input"
         app.deploy(limpet.agent(name="moved", max_age="1m")(takes_text))
         await app.crash()
         await app.resume(handle.id)
@@ -472,6 +472,6 @@ async def test_a_run_older_than_max_age_waits_for_an_operator() -> None:
     async with testing.app(agent) as app:
         handle = await app.start(agent)
         await app.advance("3d")
-        assert (await handle.info()).waits_for == "operator:too old"
+        assert (await handle.info()).waits_text == "operator:too old"
         await app.resume(handle.id)
         assert await handle.result() == "late"

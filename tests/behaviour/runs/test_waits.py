@@ -26,7 +26,7 @@ async def test_a_run_resumes_after_a_sleep_of_a_year() -> None:
         handle = await app.start(agent)
         await app.settle()
         info = await handle.info()
-        assert (info.status, info.waits_for) == ("waiting", "time:sleep#1")
+        assert (info.status, info.waits_text) == ("waiting", "time:sleep#1")
         await app.advance("364d")
         assert (await handle.info()).status == "waiting"
         await app.crash()

@@ -35,7 +35,7 @@ async def test_a_run_moves_to_another_store(tmp_path: Path, postgres_schema: str
     for url in (f"sqlite:///{tmp_path}/other.db", postgres_schema):
         async with limpet.open(url, agents=[bundled]) as other:
             handle = await other.load(path)
-            assert (await handle.info()).waits_for == "operator:paused"
+            assert (await handle.info()).waits_text == "operator:paused"
             assert (await other.log("r1"))[: len(before)] == before
             await other.verify("r1")
             assert await other.store.check_rows("r1") == []

@@ -63,10 +63,11 @@ def limpet(*words: str, input: str | None = None, **env: str) -> Result:
 
 
 def limpet_json(*words: str, **more: Any) -> Any:
-    """Run a command and return the JSON that it prints."""
+    """Run a command and return the JSON that it prints; of a list, its items."""
     done = limpet(*words, "--json", **more)
     assert done.exit_code == 0, done.stderr
-    return json.loads(done.stdout)
+    found = json.loads(done.stdout)
+    return found["items"] if isinstance(found, dict) and found.keys() == {"items", "next"} else found
 
 
 def lines(text: str) -> list[list[str]]:

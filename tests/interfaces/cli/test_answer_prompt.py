@@ -12,10 +12,12 @@ from tests.interfaces.cli.run_cli import LIMPET, limpet, limpet_json, terminal
 
 ASK = """
 import json, sys
+from datetime import UTC, datetime
 from limpet.cli.inbox import prompt_for
 from limpet.engine.execution.views import Request
 given = json.loads(sys.argv[1])
-print("got " + json.dumps(prompt_for(Request(id="q", run="r", question="What?", to=("ann",), **given))) + " end")
+print("got " + json.dumps(prompt_for(
+    Request(id="q", run="r", question="What?", to=("ann",), opened=datetime.now(UTC), **given))) + " end")
 """
 ADDRESS = {
     "type": "object",
@@ -108,6 +110,7 @@ def test_answer_without_a_terminal_or_argument_is_refused(url: str) -> None:
     assert f"no terminal to prompt on; pass the answer: limpet answer {request['id']} ANSWER" in done.stderr
     assert limpet_json("answer", request["id"], '"red"', "--by", "ann") == {
         "request": request["id"],
+        "run": "letter-1",
         "decision": "answered",
         "by": "ann",
     }

@@ -14,7 +14,7 @@ import pytest
 
 from limpet import NoStore, sync
 from limpet.service.json_body import LARGEST
-from limpet.service.json_views import error_json
+from limpet.service.json_values import error_json
 from tests.interfaces.cli.run_cli import LIMPET, limpet, limpet_json
 
 # Command, exit code, error code, and part of the message. {url}, {folder} and {request} are filled in.

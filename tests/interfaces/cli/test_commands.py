@@ -151,8 +151,8 @@ def test_inbox_shows_the_context_and_choices_of_a_request(url: str) -> None:
     )
     assert limpet("inbox", "--to", "nobody").stdout == "no open requests\n"
     assert limpet_json("inbox")[0]["context"]["choices"][0] == {
-        "say": "red",
-        "causes": "The agent continues with 'red'.",
+        "answer": "red",
+        "effect": "The agent continues with 'red'.",
     }
 
 

@@ -163,7 +163,7 @@ def test_doctor_reports_a_run_that_waits_for_an_operator(url: str) -> None:
         app.pause("r2")
     with sync.open(url, agents=[other]) as app:
         app.approve(next(each for each in found if each.run == "r1"), by="ann")
-        while app.info("r1").waits_for is None and app.info("r1").status != "completed":
+        while app.info("r1").waits_for == () and app.info("r1").status != "completed":
             threading.Event().wait(0.01)
         code, worst = run_doctor("--url", url)
     assert (code, worst["runs"]["message"]) == (1, "1 run is waiting for an operator: diverged: r1")

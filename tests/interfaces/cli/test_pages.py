@@ -1,6 +1,7 @@
 """`limpet show` and `limpet runs` fit any terminal, and distinguish work from waiting."""
 
 import re
+from datetime import datetime
 from io import StringIO
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from rich.console import Console
 from limpet import Retry, RunFailed, sync, tool
 from limpet import agent as agent_of
 from limpet.cli.waterfall import BLOCKS, Scale, waterfall
-from limpet.clock import SECOND
+from limpet.clock import SECOND, to_datetime
 from limpet.engine.run.run import Run
 from limpet.service.steps import FailureInfo, StepInfo
 from limpet.service.timeline import Span, TimelineRow
@@ -91,8 +92,13 @@ def test_an_ascii_terminal_gets_ascii_bars(store: str) -> None:
     assert (code, "# work  x failed  . waits" in shown) == (0, True)
 
 
+def at(seconds: float) -> datetime:
+    """Return a time after the epoch."""
+    return to_datetime(round(seconds * SECOND))
+
+
 STEPS = [
-    StepInfo(number=1, name="look/fetch#1", tool="fetch", effect="none", status="completed", started=0),
+    StepInfo(number=1, name="look/fetch#1", tool="fetch", effect="none", status="completed", started=at(0)),
     StepInfo(
         number=2,
         name="pay/refund#1",
@@ -100,25 +106,29 @@ STEPS = [
         effect="once",
         status="completed",
         attempt_count=2,
-        started=60 * SECOND,
+        started=at(60),
         error=FailureInfo(type="builtins.TimeoutError", message="the bank does not answer"),
     ),
-    StepInfo(number=3, name="tell/送信#1", tool="mail", effect="once", status="running", started=90 * SECOND),
+    StepInfo(number=3, name="tell/送信#1", tool="mail", effect="once", status="running", started=at(90)),
 ]
 LINES = [
-    TimelineRow(number=None, name="worker", spans=(Span(how="waits", start=0, end=1000),)),
-    TimelineRow(number=1, name="look/fetch#1", spans=(Span(how="completed", start=0, end=8000, at_most=True),)),
-    TimelineRow(number=None, name="person", spans=(Span(how="waits", start=8000, end=60 * SECOND),)),
+    TimelineRow(number=None, name="worker", spans=(Span(how="waits", start=at(0), end=at(0.001)),)),
+    TimelineRow(
+        number=1,
+        name="look/fetch#1",
+        spans=(Span(how="completed", start=at(0), end=at(0.008), at_most=True),),
+    ),
+    TimelineRow(number=None, name="person", spans=(Span(how="waits", start=at(0.008), end=at(60)),)),
     TimelineRow(
         number=2,
         name="pay/refund#1",
         spans=(
-            Span(how="failed", start=60 * SECOND, end=70 * SECOND),
-            Span(how="waits", start=70 * SECOND, end=80 * SECOND),
-            Span(how="completed", start=80 * SECOND, end=90 * SECOND),
+            Span(how="failed", start=at(60), end=at(70)),
+            Span(how="waits", start=at(70), end=at(80)),
+            Span(how="completed", start=at(80), end=at(90)),
         ),
     ),
-    TimelineRow(number=3, name="tell/送信#1", spans=(Span(how="running", start=90 * SECOND),)),
+    TimelineRow(number=3, name="tell/送信#1", spans=(Span(how="running", start=at(90)),)),
 ]
 
 
@@ -152,15 +162,15 @@ LINES = [
 def test_the_waterfall_shows_attempts_and_waits(columns: int, expected: str) -> None:
     """In order of time. Very short waits are left out, and narrow terminals get no bars."""
     out = Console(width=columns, force_terminal=True, file=StringIO())
-    drawn = [line.plain for line in waterfall(STEPS, LINES, 100 * SECOND, out)]
+    drawn = [line.plain for line in waterfall(STEPS, LINES, at(100), out)]
     assert "\n".join(drawn) + "\n" == expected
 
 
 def test_an_unknown_outcome_has_its_own_sign_in_the_waterfall() -> None:
     """The legend explains it."""
-    line = TimelineRow(number=1, name="look/fetch#1", spans=(Span(how="unknown", start=0, end=8 * SECOND),))
+    line = TimelineRow(number=1, name="look/fetch#1", spans=(Span(how="unknown", start=at(0), end=at(8)),))
     out = Console(width=72, force_terminal=True, file=StringIO())
-    head, drawn = (each.plain for each in waterfall(STEPS[:1], [line], 8 * SECOND, out))
+    head, drawn = (each.plain for each in waterfall(STEPS[:1], [line], at(8), out))
     assert head == "8.0s in all: █ work  ▒ failed  ? unknown  · waits"
     assert "?" * 8 in drawn
 
@@ -181,9 +191,9 @@ def test_an_unknown_outcome_has_its_own_sign_in_the_waterfall() -> None:
 )
 def test_bars_are_to_scale(spans: list[tuple[float, float | None, str]], expected: str) -> None:
     """Even a very short span is visible; waits give way."""
-    scale = Scale(start=0, end=10 * SECOND, width=10, ink=BLOCKS)
+    scale = Scale(start=at(0), end=at(10), width=10, ink=BLOCKS)
     made = [
-        Span(start=int(start * SECOND), end=None if end is None else int(end * SECOND), how=how)  # type: ignore[arg-type]
+        Span(start=at(start), end=None if end is None else at(end), how=how)  # type: ignore[arg-type]
         for start, end, how in spans
     ]
     assert scale.bar(made) == expected

@@ -65,7 +65,7 @@ def test_say_sends_a_message_to_the_run_or_keeps_it(url: str) -> None:
 def test_pause_resume_signal_and_cancel_print_the_next_command(url: str) -> None:
     """With --json, they print the run."""
     assert limpet("pause", "lett").stdout.endswith("next: limpet resume letter-1\n")
-    assert limpet_json("pause", "letter-1")["waits_for"] == "operator:paused"
+    assert limpet_json("pause", "letter-1")["waits_for"][0]["text"] == "operator:paused"
     assert limpet_json("resume", "letter-1")["id"] == "letter-1"
     said = limpet("signal", "letter-1", "paid", '{"cents": 900}').stdout
     assert said == f"Sent paid to letter-1.\n{UNSERVED}"
@@ -109,7 +109,7 @@ def test_an_answered_run_without_a_worker_waits_for_one(url: str) -> None:
     assert (
         limpet_json("runs", "--waiting")[0]["waits_for"]
         == limpet_json("show", "letter-1")["run"]["waits_for"]
-        == "worker:letter 1"
+        == [{"what": "worker", "key": "letter 1", "text": "worker:letter 1"}]
     )
     said = limpet("show", "letter-1").stdout
     assert said.endswith("next: limpet worker MODULE:ATTRIBUTE  (no live worker serves letter 1)\n")
@@ -133,7 +133,7 @@ def test_a_run_of_a_dead_worker_waits_for_another(tmp_path: Path, monkeypatch: p
 
     asyncio.run(die())
     [found] = limpet_json("runs")
-    assert (found["status"], found["waits_for"]) == ("running", "worker:a 1")
+    assert (found["status"], found["waits_for"][0]["text"]) == ("running", "worker:a 1")
     said = limpet("show", "r1").stdout
     assert said.endswith("next: limpet worker MODULE:ATTRIBUTE  (its worker died, and no live worker serves a 1)\n")
     assert limpet_json("workers")[0]["is_live"] is False
@@ -143,7 +143,7 @@ def test_a_run_of_a_dead_worker_waits_for_another(tmp_path: Path, monkeypatch: p
             await store.register(WorkerRow(id="w2", agents={"a": ("1",)}), lease=3_600_000_000)
 
     asyncio.run(register_worker())
-    assert limpet_json("show", "r1")["run"]["waits_for"] is None
+    assert limpet_json("show", "r1")["run"]["waits_for"] == []
 
 
 def test_resuming_a_completed_run_reports_that_it_has_completed(url: str) -> None:

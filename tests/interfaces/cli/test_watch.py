@@ -9,6 +9,7 @@ from typing import IO
 import pytest
 
 from limpet import sync
+from limpet.service.json_values import as_json
 from tests.interfaces.cli import shop
 from tests.interfaces.cli.run_cli import LIMPET, limpet, limpet_json, terminal
 from tests.interfaces.cli.shop import both, letter, order
@@ -34,10 +35,7 @@ def test_log_prints_one_line_per_event_or_json(url: str) -> None:
     assert "step 1 name=price/shop_price#1 tool=shop_price args={item: dust} effect=none" in said[4]
     assert "message: 'dust is not for sale'" in said[5]
     found = [json.loads(line) for line in limpet("log", "order-1", "--json", "--after", "2").stdout.splitlines()]
-    assert found == [
-        {"run": each.run, "seq": each.seq, "kind": each.kind, "time": each.time, "body": each.body}
-        for each in events[2:]
-    ]
+    assert found == as_json(events[2:])
     assert limpet("log", "order-1", "--after", "999").stdout == ""
 
 

@@ -41,7 +41,9 @@ def test_a_new_project_runs_and_its_tests_pass(project: Path) -> None:
     assert json.loads(paid)["key"].startswith("ticket-1:")
     tested = run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=project)
     assert "2 passed" in tested.stdout, tested.stdout
-    assert [each["status"] for each in json.loads(run(LIMPET, "runs", "--json", cwd=project).stdout)] == ["completed"]
+    assert [each["status"] for each in json.loads(run(LIMPET, "runs", "--json", cwd=project).stdout)["items"]] == [
+        "completed"
+    ]
     page = (project / "README.md").read_text(encoding="utf-8")
     typed = re.findall(r"^(limpet (?:runs|show).*?)  +#", page, re.MULTILINE)
     assert [run("sh", "-c", line, cwd=project).returncode for line in typed] == [0, 0]

@@ -10,9 +10,11 @@ from mcp import Client
 
 import limpet
 from limpet.mcp import server_of
-from limpet.service.operations import OPERATIONS, Operation
+from limpet.service.operation import Operation, operations_of
 from limpet.web import asgi
 from tests.interfaces.http_and_mcp.clients import TOKEN, fill, text_of
+
+OPERATIONS = {name: each for name, each in operations_of(limpet.App).items() if "http" in each.doors}
 
 GOOD = {"authorization": f"Bearer {TOKEN}"}
 TEXTS = [
@@ -69,7 +71,7 @@ async def url(request: pytest.FixtureRequest) -> str:
 
 def needed(question: Operation) -> dict[str, Any]:
     """Return valid values for the required parameters."""
-    return {name: FITTING[name] for name, each in question.parameters.model_fields.items() if each.is_required()}
+    return {name: FITTING[name] for name, each in question.parameters.items() if each.is_required}
 
 
 async def test_http_answers_or_refuses_any_text_in_any_parameter(url: str) -> None:
@@ -81,16 +83,18 @@ async def test_http_answers_or_refuses_any_text_in_any_parameter(url: str) -> No
         ) as client,
     ):
         for question in OPERATIONS.values():
-            for name in question.parameters.model_fields:
+            for name in question.parameters:
                 for text in TEXTS:
                     given = {**needed(question), name: text}
-                    path = question.path.format(**{each: quote(str(given[each]), safe="") for each in question.in_path})
+                    path = (question.path or "").format(
+                        **{each: quote(str(given[each]), safe="") for each in question.in_path}
+                    )
                     query = {each: value for each, value in given.items() if each not in question.in_path}
                     answer = await client.get(f"/v1{path}", params=query)
                     assert answer.status_code in (200, 404, 422), (question.name, name, text, answer.text)
                     assert answer.status_code == 200 or answer.json()["hint"]
             twice = [(name, value) for name, value in needed(question).items() if name not in question.in_path]
-            path = question.path.format(**needed(question))
+            path = (question.path or "").format(**needed(question))
             for more in [("nobody_knows", "1"), *((each, "x") for each in question.in_path), *twice]:
                 answer = await client.get(f"/v1{path}", params=[*twice, more])
                 assert (answer.status_code, answer.json()["code"]) == (422, "invalid_argument"), (question.name, more)
@@ -100,7 +104,7 @@ async def test_mcp_answers_or_refuses_any_value_in_any_parameter(url: str) -> No
     """The error has a hint that a model can read."""
     async with limpet.open(url, worker=False) as app, Client(server_of(app)) as client:
         for question in OPERATIONS.values():
-            for name in question.parameters.model_fields:
+            for name in question.parameters:
                 for value in [*TEXTS, *VALUES]:
                     result = await client.call_tool(question.name, {**needed(question), name: value})
                     answer = json.loads(text_of(result))

@@ -13,11 +13,13 @@ from starlette.types import ASGIApp, Message
 
 import limpet
 from limpet.mcp import over_http
-from limpet.service.operations import OPERATIONS
+from limpet.service.operation import operations_of
 from limpet.web import asgi
 from limpet.web.guard import HEADERS
 from limpet.web.server import ServerOptions, serve
 from tests.interfaces.http_and_mcp.clients import TOKEN
+
+OPERATIONS = {name: each for name, each in operations_of(limpet.App).items() if "http" in each.doors}
 
 GOOD = {"authorization": f"Bearer {TOKEN}"}
 PATHS = [

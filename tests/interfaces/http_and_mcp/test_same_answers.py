@@ -10,10 +10,12 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 import limpet
 from limpet.redaction import hide_secrets_in
-from limpet.service.json_views import as_json, error_json
-from limpet.service.operations import OPERATIONS
+from limpet.service.json_values import as_json, error_json
+from limpet.service.operation import operations_of
 from tests.interfaces.cli.run_cli import limpet as typing
 from tests.interfaces.http_and_mcp.clients import call_json, fill, over_http, over_pipes, serving
+
+OPERATIONS = {name: each for name, each in operations_of(limpet.App).items() if "http" in each.doors}
 
 Given = dict[str, Any]
 # Every operation: the call in Python, its command line arguments, and its parameters for the other interfaces.
@@ -25,6 +27,12 @@ QUERIES: dict[str, tuple[Any, list[str], Given]] = {
     ),
     "show": (lambda app: app.show("refund-950"), ["refund-950"], {"run": "refund-950"}),
     "log": (lambda app: app.log("refund-50"), ["refund-50"], {"run": "refund-50"}),
+    "steps": (
+        lambda app: app.steps("refund-50", limit=1),
+        ["refund-50", "--limit", "1"],
+        {"run": "refund-50", "limit": 1},
+    ),
+    "grants": (lambda app: app.grants("refund-50"), ["refund-50"], {"run": "refund-50"}),
     "state": (
         lambda app: app.state("refund-50", before=1),
         ["refund-50", "--before", "1"],
@@ -77,14 +85,16 @@ def http_get(server: httpx.Client, name: str, given: Given) -> httpx.Response:
     """Send a query over HTTP."""
     question = OPERATIONS[name]
     query = {each: value for each, value in given.items() if each not in question.in_path}
-    return server.get("/v1" + question.path.format(**given), params=query)
+    return server.get("/v1" + (question.path or "").format(**given), params=query)
 
 
 def run_command(url: str, name: str, words: list[str]) -> Any:
     """Run a query on the command line."""
     done = typing(name, *words, "--url", url, "--json")
     assert done.exit_code == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()] if name == "log" else json.loads(done.stdout)
+    if name == "log":  # one event per line, so that it can be followed
+        return {"items": [json.loads(line) for line in done.stdout.splitlines()], "next": None}
+    return json.loads(done.stdout)
 
 
 def test_every_operation_is_covered() -> None:

@@ -151,7 +151,7 @@ async def use(app: limpet.App, ticket: Ticket) -> None:
     for request in await app.inbox(to="finance"):
         await app.approve(request, by="ann", args={"cents": 4})
         await app.answer(request.id, Verdict(cents=4), by="ann")
-    assert_type(await app.runs(status="failed", last=5), list[limpet.RunInfo])
+    assert_type(await app.runs(status="failed", last=5), limpet.Page[limpet.RunInfo])
 
 
 async def once(order: str, app: limpet.App) -> None:
@@ -176,7 +176,7 @@ def script(ticket: Ticket) -> None:
         assert_type(app.start(support, ticket).result(timeout=3), Verdict)
         assert_type(app.get("t-1", support), sync.Handle[Verdict])
         assert_type(app.resume("t-1"), sync.Handle[Any])
-        assert_type(app.messages("c-1", last=3), list[limpet.Message])
+        assert_type(app.messages("c-1", last=3), limpet.Page[limpet.Message])
         assert_type(app.state("t-1", before=2), limpet.Moment)
         assert_type(app.fork("t-1", at=2), sync.Handle[Any])
         assert_type(app.events("t-1", follow=False), Iterator[limpet.EventView])

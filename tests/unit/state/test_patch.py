@@ -221,11 +221,11 @@ def test_a_revised_plan_is_complete_in_the_patch() -> None:
 )
 def test_a_patch_is_described_line_by_line(parts: dict[str, Any], lines: list[str]) -> None:
     """Each change has a line."""
-    assert describe_patch(FULL, StatePatch(**parts)) == lines
+    assert [change.text for change in describe_patch(FULL, StatePatch(**parts))] == lines
 
 
 def test_a_first_goal_is_described_without_an_old_value() -> None:
-    assert describe_patch(AgentState(), StatePatch(goal="settle")) == ["goal: 'settle'"]
+    assert [change.text for change in describe_patch(AgentState(), StatePatch(goal="settle"))] == ["goal: 'settle'"]
 
 
 # The mutable form
