@@ -325,7 +325,8 @@ class Fleet:
             self.run_json(*WATCH[:1], *WATCH[2:]),
             self.run_json("doctor", "tests.crash.fleet:agents", *WATCH[2:]),
         )
-        assert inbox == []
+        runs = runs["items"]
+        assert inbox["items"] == []
         assert {each["what"] for each in found if each["level"] != "ok"} <= {"clock", "disk"}, found
         assert {run["id"] for run in runs if run["parent"] is None} == {*self.starter.acknowledged}
         assert {run["status"] for run in runs} == {"completed"}

@@ -35,7 +35,7 @@ async def store(tmp_path: Path) -> Path:
             await app.start(agent, id=f"r{number}")
         while len(inbox := await app.inbox()) < 3:
             await app.store.now()
-        for request in inbox[:2]:
+        for request in sorted(inbox, key=lambda request: request.run)[:2]:
             await app.approve(request, by="ann")
             await (await app.get(request.run)).result(timeout="10s")
     async with limpet.open(f"sqlite:///{path}") as app:
