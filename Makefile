@@ -61,7 +61,7 @@ bench: $(PEERS)/.ready  ## measure speed, compared with bare loops and a peer
 	@LANGGRAPH_PYTHON=$${LANGGRAPH_PYTHON:-$(PEERS)/bin/python} $(BIN)/python -m bench
 
 crash: $(READY) tools  ## run the long tests: many processes, kills, faults
-	@$(SCRATCH) $(BIN)/python -m pytest tests/crash tests/behaviour tests/docs/test_newcomer.py --full -s
+	@$(SCRATCH) $(BIN)/python -m pytest tests/crash tests/behaviour tests/docs/test_newcomer.py --full -s -o faulthandler_timeout=0
 
 golden: $(READY)  ## write the stored formats of this version to tests/golden
 	@$(BIN)/python -m tests.golden.make
