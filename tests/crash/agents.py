@@ -207,4 +207,4 @@ def about_commits(tell: Callable[[Batch, Sequence[Any]], object]) -> None:
         tell(batch, done)
         return done
 
-    Store._commit = commit  # type: ignore[method-assign]
+    Store._commit = commit  # type: ignore[assignment, method-assign]

@@ -148,7 +148,7 @@ def _record_prunes(name: str) -> None:
             Folder.leave(name, line=json.dumps(heads))
         return done
 
-    Store.prune = recorded  # type: ignore[method-assign]
+    Store.prune = recorded  # type: ignore[assignment, method-assign]
 
 
 async def fork(pipe: Connection, url: str, folder: str, where: str) -> None:

@@ -18,8 +18,8 @@ from limpet.service.principal import Principal, principal_of
 from limpet.service.settings import Settings
 from limpet.service.views import LIVE
 from limpet.stores import Leg, RunFilter, RunRow, Store
+from limpet.stores.api.base import LARGEST_PAGE
 from limpet.stores.blobs import MESSAGE_INLINE
-from limpet.stores.store import LARGEST_PAGE
 
 # Number of newest messages that are searched for a repeated command.
 SEARCHED = 20

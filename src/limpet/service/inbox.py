@@ -24,7 +24,7 @@ from limpet.service.resolve import open_request, run_of
 from limpet.service.settings import Settings
 from limpet.service.views import request_of
 from limpet.stores import RequestFilter, RequestRow
-from limpet.stores.store import LARGEST_PAGE
+from limpet.stores.api.base import LARGEST_PAGE
 
 __all__ = ["Decided", "GrantInfo", "Inbox"]
 

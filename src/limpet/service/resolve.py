@@ -7,7 +7,7 @@ from limpet.engine.execution.views import Request
 from limpet.errors import AlreadyAnswered, NotFound
 from limpet.service.views import not_a_run, request_of
 from limpet.stores import RequestFilter, RequestRow, RunFilter, RunRow, Store
-from limpet.stores.store import LARGEST_PAGE
+from limpet.stores.api.base import LARGEST_PAGE
 
 __all__ = [
     "each_run",

@@ -2,7 +2,7 @@
 thread.
 
 The author of a new store writes a `Backend`. The logic of the operations (guards, sealing, fencing, claiming) is
-written once, in `transact`, on top of `Tables`. A backend stores rows and makes transactions durable.
+written once, in `commit.py`, on top of `Tables`. A backend stores rows and makes transactions durable.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

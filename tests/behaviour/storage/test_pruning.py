@@ -11,7 +11,7 @@ import pytest
 import limpet
 from limpet import testing
 from limpet.service.bundles import read_bundle
-from limpet.stores.store import LogPosition
+from limpet.stores.api.logs import LogPosition
 from limpet.testing.app import TestApp
 
 

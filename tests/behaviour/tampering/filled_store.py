@@ -96,7 +96,7 @@ def frozen_app(backend: Callable[[Clock], Backend], keys: MasterKeys | None = No
 
 async def fill_store(backend: Callable[[Clock], Backend], keys: MasterKeys | None = None) -> None:
     """Fill the store."""
-    with patch("limpet.stores.store.CHUNK", 4_000), patch("limpet.stores.blobs.CHUNK", 4_000):
+    with patch("limpet.stores.api.payloads.CHUNK", 4_000), patch("limpet.stores.blobs.CHUNK", 4_000):
         async with frozen_app(backend, keys) as app:
             await _clerks(app)
             await _forks(app)

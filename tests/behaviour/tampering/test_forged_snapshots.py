@@ -16,7 +16,7 @@ from limpet.engine.replay.learned import _Memory
 from limpet.journal.snapshots import VERSION, _Stored
 from limpet.service.verify import verify_all
 from limpet.stores import MasterKeys, Store
-from limpet.stores.store import DIGEST, _digest
+from limpet.stores.api.snapshots import DIGEST, _digest
 from limpet.testing.app import TestApp, TestSettings
 from tests.behaviour.tampering.conftest import KEYS, app_at
 from tests.behaviour.tampering.edit_rows import PostgresRowEditor, SqliteRowEditor

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from limpet.clock import Clock
 from limpet.errors import LimpetError, StoreReplaced
 from limpet.stores import Store
-from limpet.stores.store import LogPosition
+from limpet.stores.api.logs import LogPosition
 
 __all__ = ["GONE", "ChangeListener", "Subscription"]
 

@@ -50,8 +50,8 @@ from limpet.policy.quarantine import SUSPECT, is_poison
 from limpet.state import ENDED
 from limpet.state.fold import PAUSED, QUARANTINED
 from limpet.stores import Claimed, Leg, SendCommands
+from limpet.stores.api.logs import LogPosition
 from limpet.stores.blobs import INLINE, MESSAGE_INLINE, Blob
-from limpet.stores.store import LogPosition
 
 __all__ = ["RunDriver"]
 

@@ -14,7 +14,7 @@ from limpet.service.queries import check_last, check_status
 from limpet.service.replay import Replay, ReplayCheck, ReplayOptions, check, replay
 from limpet.service.resolve import each_run, run_of
 from limpet.stores import RunFilter
-from limpet.stores.store import LARGEST_PAGE
+from limpet.stores.api.base import LARGEST_PAGE
 
 __all__ = ["Forks"]
 

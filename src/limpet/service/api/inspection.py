@@ -39,8 +39,8 @@ from limpet.service.steps import StepInfo, step_infos
 from limpet.service.timeline import TimelineRow, timeline
 from limpet.service.views import event_views, request_of, run_info
 from limpet.stores import RequestFilter, RunFilter, RunRow
+from limpet.stores.api.base import LARGEST_PAGE
 from limpet.stores.fork_reads import StepRange
-from limpet.stores.store import LARGEST_PAGE
 
 __all__ = ["Inspection"]
 

@@ -8,7 +8,7 @@ import pytest
 import limpet
 from limpet.clock import SystemClock
 from limpet.engine.worker.change_listener import ChangeListener, Subscription
-from limpet.stores.store import LogPosition
+from limpet.stores.api.logs import LogPosition
 
 
 async def test_the_change_listener_continues_after_an_error_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,1 @@
+"""The topics of the store's interface; `Store` combines them."""

@@ -1,0 +1,58 @@
+"""Workers: their leases, and the runs that they claim and release."""
+
+from collections.abc import Mapping, Sequence
+
+from limpet.ids import check_id
+from limpet.stores import writes
+from limpet.stores.api.logs import Logs
+from limpet.stores.row_encryption import reveal_row
+from limpet.stores.rows import WorkerRow
+
+__all__ = ["Leases"]
+
+
+class Leases(Logs):
+    """Workers of a store, and their claims."""
+
+    async def register(self, worker: WorkerRow, *, lease: int) -> writes.Renewal:
+        """Register a worker with a lease, in microseconds."""
+        check_id(worker.id)
+        return await self._submit(writes.Register(worker=worker, lease=lease))
+
+    async def renew(self, worker: str, *, lease: int) -> writes.Renewal:
+        """Renew a worker's lease. Raises NotFound if the worker was dropped; it must register again then."""
+        return await self._submit(writes.Renew(worker=worker, lease=lease))
+
+    async def retire(self, worker: str) -> None:
+        """Remove a worker; its runs can be claimed immediately."""
+        await self._submit(writes.Retire(worker=worker))
+
+    async def claim(
+        self,
+        worker: str,
+        *,
+        limit: int,
+        concurrency: Mapping[str, int] | None = None,
+        skip: Sequence[str] = (),
+        cleared: int = 0,
+    ) -> tuple[writes.Claimed, ...]:
+        """Claim runs of the agents that the worker serves, longest ready first, each under a higher fence.
+
+        Agents in `skip` are left to other workers. `cleared` suspects made progress in this worker, which may hold as
+        many more.
+        """
+        op = writes.Claim(
+            worker=worker, limit=limit, concurrency=dict(concurrency or {}), skip=tuple(skip), cleared=cleared
+        )
+        return tuple(writes.Claimed(reveal_row(self.codec, row), died) for row, died in await self._submit(op))
+
+    async def release(
+        self, run: str, *, fence: int, worker: str, reason: str, retry_at: int | None = None, fruitless: bool = False
+    ) -> None:
+        """Release a run, which no worker claims before `retry_at`. `fruitless`: this worker could not drive it."""
+        leg = writes.Release(run=run, fence=fence, actor=worker, reason=reason, retry_at=retry_at, fruitless=fruitless)
+        await self.append(leg)
+
+    async def workers(self) -> list[WorkerRow]:
+        """Return all registered workers."""
+        return await self._ask(self._backend.workers)
