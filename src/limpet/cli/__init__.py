@@ -1,7 +1,7 @@
 """The command line. Each module registers its commands with `commands.command`."""
 
 from limpet.cli import benchmark as benchmark
-from limpet.cli import control as control
+from limpet.cli import conversation as conversation
 from limpet.cli import derived as derived
 from limpet.cli import dev as dev
 from limpet.cli import inbox as inbox

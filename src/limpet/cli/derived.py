@@ -19,10 +19,12 @@ from limpet.cli.options import (
     complete_conversation,
     complete_request,
     complete_run,
-    json_or_text,
+    input_of,
+    json_object,
+    pair_of,
 )
 from limpet.cli.output import print_data, print_text
-from limpet.cli.renderers import RENDERERS
+from limpet.cli.renderers import DETAILS, RENDERERS
 from limpet.service import App
 from limpet.service.operation import Operation, Parameter, Resource, operations_of
 from limpet.service.page import Page
@@ -33,8 +35,7 @@ __all__ = ["OWN", "add_operations"]
 # Operations whose commands need something of their own: prompts, live views, files, the user's code.
 OWN = frozenset(
     {
-        "runs", "log", "answer", "approve", "reject", "start", "fork", "verify", "prune", "artifact", "prompt", "say",
-        "signal",
+        "runs", "log", "answer", "fork", "verify", "prune", "artifact", "prompt", "say",
     }
 )  # fmt: skip
 COMPLETIONS = {
@@ -62,13 +63,14 @@ def _command(operation: Operation) -> Callable[..., None]:
         async def call(app: App) -> Any:
             for name, value in arguments.items():
                 arguments[name] = await _whole_id(app, operation.resource(name), value)
-            return await operation.call(app, arguments)
+            found = await operation.call(app, arguments)
+            return found, None if json or operation.name not in DETAILS else await DETAILS[operation.name](app, found)
 
-        found, now = run_with_time(url, call)
+        (found, detail), now = run_with_time(url, call)
         if json:
             print_data(operation.to_json(found))
         else:
-            _render(operation, found, now, arguments)
+            _render(operation, found if detail is None else detail, now, arguments)
 
     run.__signature__ = inspect.Signature([*_parameters(operation), *_LAST])  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in run.__signature__.parameters.values()}  # type: ignore[attr-defined]
@@ -103,26 +105,37 @@ def _parameter(operation: Operation, each: Parameter) -> inspect.Parameter:
     name, kind, resource = each.name, _kind_of(each.type), each.resource
     limits = {key: value for key, value in (("min", each.about.ge), ("max", each.about.le)) if value is not None}
     more: dict[str, Any] = {
-        "help": f"{each.about.description}{PREFIX if resource is not None and resource.kind != 'agent' else ''}",
+        "help": f"{each.about.description}{_help_of(each)}",
         "autocompletion": None if resource is None else COMPLETIONS[resource.kind],
         "show_default": not each.is_required and each.default not in (None, "", [], False),
         **(limits if kind is int else {}),
     }
+    if _is_pairs(each.type):
+        more["metavar"] = "NAME=VALUE"
     default: Any = inspect.Parameter.empty if each.is_required else each.default
-    if operation.is_positional(name) or name in operation.in_path:
+    flag = [f"--{each.about.flag or name.replace('_', '-')}"]
+    if each.about.flag is None and (operation.is_positional(name) or name in operation.in_path):
         metavar = name.upper() if each.is_required else f"[{name.upper()}]"
         hint = kind if each.is_required else kind | None
         return _keyword(name, Annotated[hint, typer.Argument(metavar=metavar, **more)], default)
     if name == "by" and each.is_required:
         who = typer.Option(help=f"{each.about.description}", default_factory=getpass.getuser, show_default="you")
         return _keyword(name, Annotated[str, who], inspect.Parameter.empty)
-    flag = [f"--{name.replace('_', '-')}"]
     if kind is bool:
         return _keyword(name, Annotated[bool, typer.Option(*flag, **more)], default)
     if kind is list:
         return _keyword(name, Annotated[list[str] | None, typer.Option(*flag, **more)], None)
     hint = kind if each.is_required else kind | None
     return _keyword(name, Annotated[hint, typer.Option(*flag, **more)], default)
+
+
+def _help_of(each: Parameter) -> str:
+    """Return the help that an argument of this kind has on the command line."""
+    if each.resource is not None and each.resource.kind != "agent":
+        return PREFIX
+    if _is_pairs(each.type):
+        return " Repeatable."
+    return " @FILE reads a file, - reads stdin." if each.type is Any else ""
 
 
 def _kind_of(hint: Any) -> Any:
@@ -135,16 +148,24 @@ def _kind_of(hint: Any) -> Any:
         return _kind_of(get_args(kind)[0])
     if origin is Literal:
         return kind
-    if origin is list:
+    if origin is list or _is_pairs(hint):
         return list
     return kind if kind in (int, bool, float) and len(kinds) == 1 else str
+
+
+def _is_pairs(hint: Any) -> bool:
+    """Return whether a type holds texts by name, which the command line takes as NAME=VALUE."""
+    return dict[str, str] in (hint, *get_args(hint))
 
 
 def _parsed(operation: Operation, name: str, value: Any) -> Any:
     """Return an argument as the operation takes it: an object or any value is JSON."""
     hint = operation.parameters[name].type
-    is_json = hint is Any or any(get_origin(each) is dict for each in (hint, *get_args(hint)))
-    return json_or_text(value, f"--{name}") if is_json and isinstance(value, str) else value
+    if _is_pairs(hint):
+        return dict(map(pair_of, value))
+    if any(get_origin(each) is dict for each in (hint, *get_args(hint))):
+        return json_object(value, f"--{name}")
+    return input_of(value, f"The {name}") if hint is Any and isinstance(value, str) else value
 
 
 async def _whole_id(app: App, resource: Resource | None, value: Any) -> Any:

@@ -1,14 +1,14 @@
 """Commands that decide requests, also interactively."""
 
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from limpet.cli.command_group import command, example
 from limpet.cli.load_app import run_with_app
-from limpet.cli.options import STORE, By, Json, RequestId, Url, input_of, json_object, json_or_text
+from limpet.cli.options import STORE, By, CommandId, Json, RequestId, Url, input_of, json_or_text
 from limpet.cli.output import clean, print_json
 from limpet.cli.pages import question_of
 from limpet.cli.renderers import print_decided
@@ -23,39 +23,6 @@ from limpet.service.resolve import find_request, open_request
 __all__ = ["prompt_for"]
 
 
-@command.command(epilog=example("""limpet approve 01j9x --args '{"cents": 900}'"""))
-def approve(
-    request: RequestId,
-    by: By,
-    args: Annotated[str | None, typer.Option(help="Arguments to change before the tool runs, as JSON.")] = None,
-    standing: Annotated[
-        bool, typer.Option("--standing", help="Also approve all later calls of this tool in this run.")
-    ] = False,
-    url: Url = STORE,
-    json: Json = False,
-) -> None:
-    """Approve a request: a tool call, or a yes-or-no question."""
-    edited = None if args is None else json_object(args, "--args")
-    more = ", with all later calls of its tool in this run" * standing
-
-    def act(app: App, id: str) -> Awaitable[Decided]:
-        return app.approve(id, by=by, args=edited, standing=standing)
-
-    _decide(url, request, act, json=json, more=more)
-
-
-@command.command(epilog=example('limpet reject 01j9x --because "too much for one day"'))
-def reject(
-    request: RequestId,
-    by: By,
-    because: Annotated[str, typer.Option(help="Reason, which the agent receives.", show_default=False)],
-    url: Url = STORE,
-    json: Json = False,
-) -> None:
-    """Reject a request, with a reason."""
-    _decide(url, request, lambda app, found: app.reject(found, by=by, because=because), json=json)
-
-
 @command.command(epilog=example("limpet answer 01j9x", "limpet answer 01j9x red"))
 def answer(
     request: RequestId,
@@ -67,6 +34,7 @@ def answer(
             help="JSON, or plain text if it does not parse. @FILE reads a file, - reads stdin.",
         ),
     ] = None,
+    command_id: CommandId = None,
     url: Url = STORE,
     json: Json = False,
 ) -> None:
@@ -75,7 +43,13 @@ def answer(
     Without ANSWER, prompts for it according to the request's options or schema.
     """
     plain = _asked(url, request) if value is None else input_of(value, "The answer")
-    _decide(url, request, lambda app, found: app.answer(found, plain, by=by), json=json)
+
+    async def decide(app: App) -> tuple[Decided, RunInfo]:
+        done = await app.answer((await find_request(app.store, request)).id, plain, by=by, command_id=command_id)
+        return done, await app.info(done.run)
+
+    done, run = run_with_app(url, decide)
+    print_json(done) if json else print_decided(done, run)
 
 
 def _asked(url: str, request: str) -> Any:
@@ -87,19 +61,6 @@ def _asked(url: str, request: str) -> Any:
         return await open_request(app.store, (await find_request(app.store, request)).id)
 
     return prompt_for(run_with_app(url, look))
-
-
-def _decide(
-    url: str, request: str, act: Callable[[App, str], Awaitable[Decided]], *, json: bool, more: str = ""
-) -> None:
-    """Decide a request, and print the decision."""
-
-    async def do(app: App) -> tuple[Decided, RunInfo]:
-        done = await act(app, (await find_request(app.store, request)).id)
-        return done, await app.info(done.run)
-
-    done, run = run_with_app(url, do)
-    print_json(done) if json else print_decided(done, run, more)
 
 
 Schema = Mapping[str, Any]

@@ -22,6 +22,7 @@ __all__ = [
     "AgentName",
     "By",
     "Code",
+    "CommandId",
     "ConversationId",
     "Cursor",
     "Json",
@@ -102,6 +103,12 @@ def _offered(ctx: Any, incomplete: str, look: Callable[[App], Awaitable[list[str
 
 STORE = DEFAULT_URL
 Url = Annotated[str, typer.Option(envvar="LIMPET_URL", help="Store URL: sqlite:///file.db or postgresql://…")]
+CommandId = Annotated[
+    str | None,
+    typer.Option(
+        help="Your id of this command. Repeating it with the same content has no further effect.", show_default=False
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, including errors.")]
 RunId = Annotated[
     str,

@@ -1,5 +1,6 @@
 """Commands with live views: the list of runs, and the log of a run."""
 
+from collections.abc import Awaitable
 from typing import Annotated
 
 import typer
@@ -10,8 +11,9 @@ from limpet.cli.options import STORE, AgentName, Cursor, Json, Last, RunId, Url
 from limpet.cli.output import print_json, print_text
 from limpet.cli.pages import print_runs
 from limpet.cli.watch import print_log, watch, while_read
-from limpet.engine.execution.views import Status
+from limpet.engine.execution.views import RunInfo, Status
 from limpet.service import App
+from limpet.service.page import Page
 from limpet.service.resolve import find_run
 
 __all__: list[str] = []
@@ -22,6 +24,7 @@ def runs(  # noqa: PLR0913 - all by name, and few at a time
     *,
     status: Annotated[Status | None, typer.Option(help="Only runs with this status.", show_default=False)] = None,
     agent: AgentName = None,
+    session: Annotated[str | None, typer.Option(help="Only this session.", show_default=False)] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Same as --status failed.")] = False,
     waiting: Annotated[bool, typer.Option("--waiting", help="Same as --status waiting.")] = False,
     last: Last = 20,
@@ -39,7 +42,10 @@ def runs(  # noqa: PLR0913 - all by name, and few at a time
         run_with_app(url, lambda app: while_read(watch(app, status=only, agent=agent, last=last, json=json)))
         return
 
-    found, now = run_with_time(url, lambda app: app.runs(status=only, agent=agent, last=last, cursor=cursor))
+    def list_runs(app: App) -> Awaitable[Page[RunInfo]]:
+        return app.runs(status=only, agent=agent, session=session, last=last, cursor=cursor)
+
+    found, now = run_with_time(url, list_runs)
     if json:
         print_json(found)
         return

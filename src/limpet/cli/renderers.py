@@ -1,27 +1,29 @@
 """Print the results of operations for people: tables, reports and lines."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, get_args
 
 from limpet.cli.load_app import worker_command
 from limpet.cli.output import TableLayout, about, clean, print_table, print_text
-from limpet.cli.pages import print_inbox, print_report, print_unserved
+from limpet.cli.pages import next_commands, print_inbox, print_report, print_unserved
 from limpet.clock import format_time
 from limpet.context.slice import ContextSlice, SliceMessage
 from limpet.engine.execution.views import EventView, Request, RunInfo, Status
 from limpet.engine.run.conversation import Message
 from limpet.events import Fact
 from limpet.redaction import hide_secrets_in
+from limpet.service import App
 from limpet.service.conversations import ConversationInfo, SessionInfo
 from limpet.service.inbox import Decided, GrantInfo
 from limpet.service.page import Page
 from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo
+from limpet.service.report import Report
 from limpet.service.steps import StepInfo
-from limpet.service.views import one_line, waits_for_operator
+from limpet.service.views import one_line, waits_for_operator, waits_for_worker
 from limpet.service.workers import AgentInfo, Stats, WorkerInfo
 
-__all__ = ["RENDERERS", "print_decided"]
+__all__ = ["DETAILS", "RENDERERS", "print_decided"]
 
 Arguments = Mapping[str, Any]
 Renderer = Callable[[Any, datetime, Arguments], None]
@@ -182,6 +184,33 @@ def _cancelled(run: RunInfo, _: datetime, __: Arguments) -> None:
     print_text(f"Cancelling {run.id}; {how}\nnext: limpet log {run.id} --follow")
 
 
+def _signalled(run: RunInfo, _: datetime, given: Arguments) -> None:
+    print_text(f"Sent {clean(given['name'])} to {run.id}.")
+    print_unserved(run)
+
+
+def _started(found: Report, _: datetime, __: Arguments) -> None:
+    run = found.run
+    print_text(f"{run.id} is {run.status}")
+    if waits_for_worker(run):
+        print_text(f"No live worker serves {run.agent} {run.version}; the run starts when one does.")
+    for each in (*next_commands(found), f"limpet show {run.id}"):
+        print_text(f"next: {each}")
+
+
+def _decided(found: tuple[Decided, RunInfo], _: datetime, given: Arguments) -> None:
+    done, run = found
+    print_decided(done, run, ", with all later calls of its tool in this run" * bool(given.get("standing")))
+
+
+async def _run_after(app: App, done: Decided) -> tuple[Decided, RunInfo]:
+    return done, await app.info(done.run)
+
+
+async def _report_of(app: App, run: RunInfo) -> Report:
+    return await app.show(run.id)
+
+
 def print_decided(found: Decided, run: RunInfo, more: str = "") -> None:
     """Print a decision, and whether its run lacks an operator or a worker."""
     print_text(f"Request {found.request} {found.decision} by {found.by}{more}.")
@@ -285,4 +314,14 @@ RENDERERS: Mapping[str, Renderer] = {
     "resume": _resumed,
     "pause": _paused,
     "cancel": _cancelled,
+    "signal": _signalled,
+    "start": _started,
+    "approve": _decided,
+    "reject": _decided,
+}
+# What the text shows beyond the result of a command: how its run continues.
+DETAILS: Mapping[str, Callable[[App, Any], Awaitable[Any]]] = {
+    "start": _report_of,
+    "approve": _run_after,
+    "reject": _run_after,
 }

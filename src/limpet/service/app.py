@@ -25,6 +25,7 @@ from limpet.errors import (
     InvalidArgument,
     NoStore,
     NotDone,
+    NotFound,
     RunCancelled,
     RunFailed,
 )
@@ -42,7 +43,7 @@ from limpet.service.api.storage import Storage
 from limpet.service.notifier import notifier
 from limpet.service.once import agent_of, create_once
 from limpet.service.operation import InDoors, Param, Resource, command
-from limpet.service.resolve import run_of
+from limpet.service.resolve import run_of, suggest_agent
 from limpet.service.settings import Settings
 from limpet.service.views import Ended, event_views, read_end
 from limpet.state import ENDED
@@ -67,7 +68,9 @@ class RunOptions(TypedDict, total=False):
     user: Annotated[str | None, Param(description="User that the run belongs to.")]
     conversation: Annotated[str | None, Param(description="Conversation that the run takes part in.")]
     """Id of the conversation that the run takes part in; an input that is text is added to it as a message."""
-    labels: Annotated[Mapping[str, str] | None, Param(description="Labels to attach."), InDoors(dict[str, str] | None)]
+    labels: Annotated[
+        Mapping[str, str] | None, Param(description="Labels to attach.", flag="label"), InDoors(dict[str, str] | None)
+    ]
     constraints: Annotated[
         Mapping[str, Any] | None,
         Param(description="Restrictions on what the agent may do."),
@@ -224,14 +227,16 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
             Resource("agent"),
             InDoors(str),
         ],
-        input: Annotated[Any, Param(description="Input of the run, as JSON.")] = None,
+        input: Annotated[
+            Any, Param(description="Input of the run, as JSON; text if it does not parse.", flag="input")
+        ] = None,
         /,
         **how: Unpack[StartOptions],
     ) -> Handle[Any]:
-        """Start a run and return a handle, without waiting for it.
+        """Start a run, without waiting for it.
 
-        If a run with this id exists for the same agent and input, return a handle on it; otherwise it raises
-        IdConflict. `agent` may be the name of an agent that other workers serve; then `input` is plain JSON.
+        A run that exists with this id, agent and input is not started again. Raises IdConflict if it has another agent
+        or input. `agent` may be the name of an agent that other workers serve; then `input` is plain JSON.
         """
         self._check_open()
         for name in how.keys() - StartOptions.__annotations__:
@@ -239,7 +244,7 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
                 path=name, reason=f"unknown option; allowed: {', '.join(StartOptions.__annotations__)}"
             )
         if isinstance(agent, str):
-            known = self._agents.get(agent) or await find_agent(self.store, agent)
+            known = self._agents.get(agent) or await self._find_agent(agent)
             plain = known.dump_json(input)
         else:
             check_agent(agent)
@@ -268,6 +273,12 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
         if self._worker_loop is not None:
             self._worker_loop.wake()
         return Handle(self, run, known)
+
+    async def _find_agent(self, name: str) -> Agent[Any, Any]:
+        try:
+            return await find_agent(self.store, name)
+        except NotFound as error:
+            raise (await suggest_agent(self.store, error)) from None
 
     async def _new_run_id(self, id: str | None, conversation: str | None) -> str:
         """Return the id for a new run. Runs and conversations share one namespace."""

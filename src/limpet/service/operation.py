@@ -83,6 +83,8 @@ class Param:
     le: int | None = None
     """Largest value of a number."""
     examples: Sequence[Any] = ()
+    flag: str | None = None
+    """Name of the command line option, if it is not the parameter's name."""
 
 
 @dataclass(frozen=True, kw_only=True)

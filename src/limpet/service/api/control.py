@@ -78,7 +78,7 @@ class Control(AppCore):
         self,
         run: RunId,
         name: Annotated[str, Param(description="Name of the signal.", examples=["paid"])],
-        value: Annotated[object, Param(description="Value, as JSON."), InDoors(Any)],
+        value: Annotated[object, Param(description="Value, as JSON; text if it does not parse."), InDoors(Any)] = None,
         /,
         *,
         by: Sender = None,
