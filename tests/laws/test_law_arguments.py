@@ -135,6 +135,7 @@ VERBS: Mapping[str, tuple[Example, ...]] = {
                 "goal": "settle it",
                 "facts": {"price": 5},
                 "plan": ["look"],
+                "revise": {"look": "doing"},
                 "questions": ["why?"],
                 "answered": {"old?": "yes"},
                 "flags": ["angry"],

@@ -274,6 +274,10 @@ class StatePatched(Body, frozen=True, kw_only=True):
     name: str
     patch: StatePatch
     number: int | None = None
+    item: int | None = None
+    """Index of the plan's current or next item after the patch; None if all are done."""
+    items: int | None = None
+    """Number of items in the plan after the patch; None if the patch does not concern the plan."""
 
 
 class ArtifactStored(Body, frozen=True, kw_only=True):

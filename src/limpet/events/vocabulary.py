@@ -194,7 +194,7 @@ KINDS = (
     Kind("step.unknown", 1, b.StepUnknown, _OWNER),
     Kind("step.resolved", 1, b.StepResolved, _OWNER),
     Kind("decision.made", 1, b.DecisionMade, _OWNER),
-    Kind("state.patched", 1, b.StatePatched, _OWNER),
+    Kind("state.patched", 2, b.StatePatched, _OWNER),
     Kind("artifact.stored", 1, b.ArtifactStored, _OWNER),
     Kind("value.recorded", 1, b.ValueRecorded, _OWNER),
     Kind("version.chosen", 1, b.VersionChosen, _OWNER),
@@ -241,6 +241,7 @@ UPCASTS: Upcasts = {
     ("run.forked", 1): _unchanged,  # version 2 adds `live`
     ("step.started", 1): _unchanged,  # version 2 adds `made_up`
     ("step.started", 2): _unchanged,  # version 3 adds `granted_by` and `item`
+    ("state.patched", 1): _unchanged,  # version 2 adds `item` and `items`
     ("run.claimed", 1): _unchanged,  # version 2 adds `alone`
     ("run.released", 1): _unchanged,  # version 2 adds `retry_at` and `fruitless`
 }

@@ -4,7 +4,7 @@ from limpet.journal.conversation import ConversationWriter, Entry, OutgoingMessa
 from limpet.journal.journal import Journal
 from limpet.journal.snapshots import check_snapshots, load, load_whole
 from limpet.journal.steps import load_log_view, load_step, load_steps
-from limpet.journal.verify import check_late, verify_run
+from limpet.journal.verify import check_late, check_position, verify_run
 
 __all__ = [
     "ConversationWriter",
@@ -13,6 +13,7 @@ __all__ = [
     "OutgoingMessages",
     "Summary",
     "check_late",
+    "check_position",
     "check_snapshots",
     "entries",
     "latest",

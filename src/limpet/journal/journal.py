@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
+from msgspec.structs import replace
+
 from limpet.errors import StoreBusy
 from limpet.events import VOCABULARY, AnyBody, Sealed, seal_all, verify
 from limpet.events import bodies as b
@@ -19,7 +21,7 @@ from limpet.journal.snapshots import Learner, Loaded, load_whole, save
 from limpet.policy.checkpoint import snapshot_due
 from limpet.policy.retention import snapshots_to_thin
 from limpet.state import Fold, RunState
-from limpet.state.patch import Working
+from limpet.state.patch import Working, changes_plan
 from limpet.stores import Appended, Extend, Leg, Missed, Store, Taken
 from limpet.stores.blobs import Blob
 from limpet.stores.writes import Claimed, Work, check_leg
@@ -89,14 +91,18 @@ class Journal:
         """The same state as a read-only fold."""
         return self._fold
 
+    @property
+    def working(self) -> Working:
+        """The working state after all events that were added, read-only."""
+        return self._ahead
+
     def add(self, *bodies: AnyBody, blobs: Sequence[Blob] = ()) -> None:
         """Buffer events, and the blobs that they refer to, for the next flush.
 
         Raises InvalidArgument or InvalidPatch, with nothing added, for a wrong type or an invalid patch.
         """
         _check_types(bodies)
-        self._check(bodies, keep=True)
-        self._buffer.extend(bodies)
+        self._buffer.extend(self._check(bodies, keep=True))
         self._blobs.extend(blobs)
 
     @property
@@ -129,8 +135,7 @@ class Journal:
         def checked(connection: Any) -> tuple[Sequence[AnyBody], Sequence[Blob]]:
             bodies, blobs = work(connection)
             _check_types(bodies)
-            self._check(bodies)
-            return bodies, blobs
+            return self._check(bodies), blobs
 
         async with self._turn:
             await self._flush()
@@ -156,7 +161,7 @@ class Journal:
         If a run to be created already exists, nothing is written, and this returns `Taken`.
         """
         _check_types(bodies, legs)
-        self._check(bodies)
+        bodies = self._check(bodies)
         async with self._turn:
             done = await self._send_last(bodies, tuple(legs), blobs)
             while isinstance(done, Missed):
@@ -268,13 +273,16 @@ class Journal:
         if too_many:
             await self._store.drop_snapshots(self.run, too_many)
 
-    def _check(self, bodies: Sequence[AnyBody], *, keep: bool = False) -> None:
-        """Raise InvalidPatch for a patch that does not match the state. With `keep`, later checks include it."""
+    def _check(self, bodies: Sequence[AnyBody], *, keep: bool = False) -> tuple[AnyBody, ...]:
+        """Return the bodies, with the position in the plan after each patch.
+
+        Raises InvalidPatch for a patch that does not match the state. With `keep`, later checks include it.
+        """
         ahead = self._ahead if keep and len(bodies) == 1 else Working(self._ahead.freeze())
-        for body in bodies:
-            _look_ahead(ahead, body)
+        checked = tuple(_look_ahead(ahead, body) for body in bodies)
         if keep:
             self._ahead = ahead
+        return checked
 
     def _take(self, last: tuple[AnyBody, ...] = (), legs: tuple[Leg, ...] = ()) -> _Flight:
         """Seal the buffer, then the given bodies."""
@@ -347,14 +355,20 @@ def _check_types(bodies: Sequence[AnyBody], legs: Sequence[Leg] = ()) -> None:
 _CHANGING = (b.StatePatched, b.ArtifactStored, b.RiskFlagged)
 
 
-def _look_ahead(working: Working, body: AnyBody) -> None:
-    """Apply a body to the expected working state, so that an invalid patch is refused before it is stored."""
+def _look_ahead(working: Working, body: AnyBody) -> AnyBody:
+    """Apply a body to the expected working state, so that an invalid patch is refused before it is stored.
+
+    Returns the body; one that changes the plan says where the plan then is, so that rows need not fold the log.
+    """
     match body:
         case b.StatePatched():
             working.apply(body.patch)
+            if changes_plan(body.patch):
+                return replace(body, item=working.position, items=len(working.plan))
         case b.ArtifactStored():
             working.put_stored(body)
         case b.RiskFlagged():
             working.flag(body.flag)
         case _:
             pass
+    return body

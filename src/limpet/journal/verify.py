@@ -4,9 +4,12 @@ from collections.abc import Sequence
 
 from limpet.errors import Tampered
 from limpet.events import START, Event, Head, verify
+from limpet.events import bodies as b
+from limpet.state import Fold
+from limpet.state.patch import changes_plan
 from limpet.stores import Store
 
-__all__ = ["check_late", "verify_run"]
+__all__ = ["check_late", "check_position", "verify_run"]
 
 
 async def verify_run(store: Store, run: str) -> Head:
@@ -28,6 +31,28 @@ async def verify_run(store: Store, run: str) -> Head:
     if head.seq > row.seq and head.seq > (now := await store.get(run)).seq:  # Events and row commit together.
         raise Tampered(run=run, seq=now.seq + 1, reason="its row says that the log ends before this event")
     return head
+
+
+async def check_position(store: Store, run: str) -> None:
+    """Raise Tampered if a run's row has another position than its log: another step, or another item of the plan.
+
+    Each patch records the position after it, and the row copies that. Patches of version 1 do not; a run with one of
+    them is not checked.
+    """
+    row = await store.get(run)
+    if row.type == "conversation":
+        return
+    building = Fold()
+    async for event in store.log(run, upto=row.seq):
+        body = store.decode(event)
+        if isinstance(body, b.StatePatched) and body.items is None and changes_plan(body.patch):
+            return
+        building.add(event, body)
+    found = building.freeze().position
+    stored, folded = (row.step, row.steps, row.item, row.items), (found.step, found.steps, found.item, found.items)
+    if stored != folded:
+        reason = f"rows do not match the log (run: the position is {stored!r}, but the log has {folded!r})"
+        raise Tampered(run=run, seq=row.seq, reason=reason)
 
 
 async def check_late(store: Store, run: str) -> None:

@@ -309,6 +309,13 @@ async def _set_plan(run: Run[Any], args: dict[str, Any]) -> str:
     return "noted"
 
 
+async def _finish_item(run: Run[Any], args: dict[str, Any]) -> str:
+    if args["item"] not in run.state.plan:
+        return f"There is no such item; the plan has: {'; '.join(run.state.plan) or 'none'}"
+    await run.patch(revise={args["item"]: "done"})
+    return "noted"
+
+
 async def _open_question(run: Run[Any], args: dict[str, Any]) -> str:
     await run.patch(questions=[args["question"]])
     return "noted"
@@ -349,6 +356,7 @@ BUILT_IN = (
     ),
     _built_in(_retract_fact, "Take back a fact that turned out to be wrong.", {"key": TEXT}),
     _built_in(_set_plan, "Say in which steps you will proceed; the last plan counts.", {"items": TEXTS}),
+    _built_in(_finish_item, "Say that an item of your plan is done.", {"item": TEXT}),
     _built_in(_open_question, "Note what you do not know yet.", {"question": TEXT}),
     _built_in(_close_question, "Note that an open question is answered.", {"question": TEXT, "answer": TEXT}),
     _built_in(_ask_person, "Ask a person, and wait for the answer, for days if need be.", {"question": TEXT}),

@@ -18,7 +18,7 @@ from limpet.engine.replay.learned import Learned
 from limpet.engine.run.conversation import conversation_of
 from limpet.engine.run.working_state import StateChange
 from limpet.errors import InvalidArgument, InvalidValue
-from limpet.events import Effects, Outside, Payload, StatePatch, digest
+from limpet.events import Effects, Outside, Payload, PlanItem, StatePatch, digest
 from limpet.events import bodies as b
 from limpet.ids import LONGEST_ID, check_id
 from limpet.journal import load_whole
@@ -76,7 +76,7 @@ async def plan_fork(
     body = b.RunForked(run=row.id, at=at, step=0, effects=options.effects, agent=state.agent, agent_version=version)
     memory.history.apply_fork(body)
     numbers = {record.number: record.name for record in memory.history.records.values() if record.number is not None}
-    patch = _patch(agent, options.patch, store.redaction)
+    patch = _patch(agent, options.patch, state.working.items, store.redaction)
     working = Working(state.working)
     if patch is not None:
         working.apply(patch)
@@ -215,7 +215,9 @@ def _fork_id(run: str, number: int) -> str:
     return name if len(name) <= LONGEST_ID else f"{digest(run)[:32]}.{number}"
 
 
-def _patch(agent: Agent[Any, Any] | None, given: Mapping[str, Any], redaction: Redaction) -> StatePatch | None:
+def _patch(
+    agent: Agent[Any, Any] | None, given: Mapping[str, Any], plan: Sequence[PlanItem], redaction: Redaction
+) -> StatePatch | None:
     """Return a state patch, given as for `run.patch`."""
     if not given:
         return None
@@ -227,7 +229,7 @@ def _patch(agent: Agent[Any, Any] | None, given: Mapping[str, Any], redaction: R
         change["data"] = _plain(change["data"])
         if agent is not None:
             agent.data_codec.load(change["data"])
-    patch = StateChange(**change, source="fork").patch(_JSON, None, redaction)
+    patch = StateChange(**change, source="fork").patch(_JSON, None, plan, redaction)
     return patch if agent is None or "data" not in change else replace(patch, data_versions=agent.data_codec.versions)
 
 

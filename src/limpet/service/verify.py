@@ -24,7 +24,7 @@ from limpet.errors import (
 )
 from limpet.events import Event, blobs_of, digest
 from limpet.events.values import parse
-from limpet.journal import check_late, check_snapshots, verify_run
+from limpet.journal import check_late, check_position, check_snapshots, verify_run
 from limpet.service.progress import progress
 from limpet.stores import Store
 
@@ -142,6 +142,7 @@ async def _verify(store: Store, run: str, seen: set[str]) -> Verified:
         wrong = await store.check_rows(run)
         if wrong:
             raise Tampered(run=run, seq=head.seq, reason=f"rows do not match the log ({wrong[0]})")
+        await check_position(store, run)
         for blob in await store.references(run):
             if blob not in seen:
                 await _check_blob(store, run, blob)

@@ -14,7 +14,7 @@ from limpet.events import Artifact, Constraints, Fact, Limits, PlanItem, PlanSta
 from limpet.events.bodies import ArtifactStored
 from limpet.state.agent import NO_DATA, AgentState, current_item
 
-__all__ = ["Change", "Working", "apply", "describe_patch", "diff"]
+__all__ = ["Change", "Working", "apply", "changes_plan", "describe_patch", "diff"]
 
 T = TypeVar("T")
 
@@ -24,6 +24,11 @@ def apply(state: AgentState, patch: StatePatch) -> AgentState:
     working = Working(state)
     working.apply(patch)
     return working.freeze()
+
+
+def changes_plan(patch: StatePatch) -> bool:
+    """Return whether a patch replaces the plan or changes the status of an item."""
+    return bool(patch.revise) or not isinstance(patch.plan, UnsetType)
 
 
 class Working:
@@ -81,6 +86,11 @@ class Working:
     def constraints(self) -> Constraints | None:
         """Restrictions on what the agent may do without a person."""
         return self._constraints
+
+    @property
+    def plan(self) -> tuple[PlanItem, ...]:
+        """The plan, each item with its status."""
+        return tuple(self._plan)
 
     @property
     def position(self) -> int | None:

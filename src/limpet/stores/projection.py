@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from limpet.events import AnyBody, Event
 from limpet.events import bodies as b
 from limpet.state import ENDED, Status
+from limpet.state.agent import current_item
 from limpet.state.fold import PAUSED
 from limpet.stores.rows import RequestRow, RequestStatus, RunRow
 
@@ -206,6 +207,7 @@ def new_row(event: Event, body: AnyBody) -> RunRow:
                 steps=body.steps,
                 labels=body.labels,
                 goal="" if isinstance(goal, UnsetType) else goal,
+                item=None if isinstance(plan, UnsetType) else current_item([item.status for item in plan]),
                 items=0 if isinstance(plan, UnsetType) else len(plan),
             )
         case b.RunForked():
@@ -335,13 +337,12 @@ def _ready(row: RunRow, now: int) -> RunRow:
 def _described(body: b.StatePatched) -> Delta:
     patch = body.patch
     goal = None if isinstance(patch.goal, UnsetType) else patch.goal
-    plan = () if isinstance(patch.plan, UnsetType) else patch.plan
-    items = None if isinstance(patch.plan, UnsetType) else len(plan)
-    doing = [index for index, item in enumerate(plan) if item.status == "doing"]
-    doing += [revision.index for revision in patch.revise if revision.status == "doing"]
-    if goal is None and items is None and not doing:
-        return NOTHING
-    return Delta(row=GoalChanged(goal, items, doing[-1] if doing else None))
+    if body.items is not None:
+        return Delta(row=GoalChanged(goal, body.items, body.item))
+    if not isinstance(patch.plan, UnsetType):  # Version 1 did not record the position.
+        return Delta(row=GoalChanged(goal, len(patch.plan), current_item([item.status for item in patch.plan])))
+    doing = [revision.index for revision in patch.revise if revision.status == "doing"]
+    return Delta(row=GoalChanged(goal, None, doing[-1] if doing else None)) if goal is not None or doing else NOTHING
 
 
 def _wait_ended(body: b.WaitEnded) -> Delta:

@@ -24,7 +24,7 @@ from limpet.engine.run.conversation import Message, Role
 from limpet.engine.run.run import Run, ScopeEntry, Turn, Turns
 from limpet.engine.run.working_state import State
 from limpet.errors import Suspended
-from limpet.events import Artifact
+from limpet.events import Artifact, PlanStatus
 
 __all__ = ["BlockingRun", "run_blocking"]
 
@@ -297,6 +297,7 @@ class BlockingRun(Generic[S]):
         goal: str | None = None,
         facts: Mapping[str, Any] | None = None,
         plan: Sequence[str] | None = None,
+        revise: Mapping[str, PlanStatus] | None = None,
         questions: Sequence[str] = (),
         answered: Mapping[str, str] | None = None,
         flags: Sequence[str] = (),
@@ -311,6 +312,7 @@ class BlockingRun(Generic[S]):
                 goal=goal,
                 facts=facts,
                 plan=plan,
+                revise=revise,
                 questions=questions,
                 answered=answered,
                 flags=flags,

@@ -325,6 +325,7 @@ class Run(Generic[S]):
         goal: str | None = None,
         facts: Mapping[str, Any] | None = None,
         plan: Sequence[str] | None = None,
+        revise: Mapping[str, PlanStatus] | None = None,
         questions: Sequence[str] = (),
         answered: Mapping[str, str] | None = None,
         flags: Sequence[str] = (),
@@ -336,14 +337,16 @@ class Run(Generic[S]):
         """Change the agent's working state. The patch is applied completely or not at all.
 
         `facts` adds or replaces facts. Each records the current step, its `source`, and the keys of the facts that it
-        was `derived_from`. `retract` removes facts by key. `plan` replaces the plan. `questions` adds open questions,
-        and `answered` maps open questions to their answers. `flags` adds risk flags. `data` replaces the typed data of
-        `Run[S]`.
+        was `derived_from`. `retract` removes facts by key. `plan` replaces the plan; items that stay keep their
+        status. `revise` maps items of the plan to their new status: `pending`, `doing`, `done` or `skipped`.
+        `questions` adds open questions, and `answered` maps open questions to their answers. `flags` adds risk flags.
+        `data` replaces the typed data of `Run[S]`.
         """
         change = StateChange(
             goal=goal,
             facts=facts,
             plan=plan,
+            revise=revise,
             questions=questions,
             answered=answered,
             flags=flags,
@@ -354,9 +357,11 @@ class Run(Generic[S]):
         )
         name = self._x.take_name("patch")
         record = self._x.find(name, b.StatePatched)
-        redaction, step = self._x.kit.store.redaction, self._x.journal.fold.step or None
-        patch = change.patch(self._x.agent.data_codec, step, redaction) if record is None else None
-        return self._patch(name, record, patch)
+        if record is not None:
+            return self._patch(name, record, None)
+        x = self._x
+        step, before = x.journal.fold.step or None, x.journal.working.plan
+        return self._patch(name, None, change.patch(x.agent.data_codec, step, before, x.kit.store.redaction))
 
     async def _patch(self, name: str, record: Record | None, patch: StatePatch | None) -> None:
         x = self._x

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Generic
+from typing import Any, Generic, get_args
 
 import msgspec
 from msgspec import Raw, UnsetType
@@ -12,7 +12,7 @@ from typing_extensions import TypeVar
 
 from limpet.engine.definitions.types import TypeCodec
 from limpet.errors import InvalidArgument, InvalidValue
-from limpet.events import Artifact, Fact, PlanItem, StatePatch, canonical
+from limpet.events import Artifact, Fact, PlanItem, PlanStatus, Revision, StatePatch, canonical
 from limpet.redaction import NOTHING, Redaction
 from limpet.secret import hidden
 from limpet.state import AgentState, derived
@@ -90,6 +90,7 @@ class StateChange:
     goal: str | None = None
     facts: Mapping[str, Any] | None = None
     plan: Sequence[str] | None = None
+    revise: Mapping[str, PlanStatus] | None = None
     questions: Sequence[str] = ()
     answered: Mapping[str, str] | None = None
     flags: Sequence[str] = ()
@@ -105,14 +106,17 @@ class StateChange:
             if given is not None and not fits(given):
                 raise InvalidArgument(path=name, reason=f"must be {wanted}, not {given!r}")
 
-    def patch(self, codec: TypeCodec, step: int | None, redaction: Redaction = NOTHING) -> StatePatch:
-        """Return the change in its stored form."""
+    def patch(
+        self, codec: TypeCodec, step: int | None, before: Sequence[PlanItem], redaction: Redaction = NOTHING
+    ) -> StatePatch:
+        """Return the change in its stored form. `before` is the plan so far: items that stay keep their status."""
         self._check()
+        plan = before
         more: dict[str, Any] = {}
         if self.goal is not None:
             more["goal"] = redaction.text(self.goal)
         if self.plan is not None:
-            more["plan"] = tuple(PlanItem(item=item) for item in redaction.texts(self.plan))
+            more["plan"] = plan = _revised(before, redaction.texts(self.plan))
         if not isinstance(self.data, UnsetType):
             more["data"] = Raw(canonical(redaction.value(codec.dump(self.data))))
             more["data_versions"] = dict(codec.versions)
@@ -130,10 +134,36 @@ class StateChange:
             facts=facts,
             retract=redaction.texts(self.retract),
             questions=redaction.texts(self.questions),
+            revise=_revisions(plan, {redaction.text(item): status for item, status in (self.revise or {}).items()}),
             answered=redaction.value(dict(self.answered or {})),
             flags=redaction.texts(self.flags),
             **more,
         )
+
+
+def _revised(before: Sequence[PlanItem], wanted: Sequence[str]) -> tuple[PlanItem, ...]:
+    """Return a new plan, in which items of the old one keep their status; of equal ones, in order."""
+    kept = list(before)
+    plan = []
+    for name in wanted:
+        item = next((each for each in kept if each.item == name), PlanItem(item=name))
+        if item in kept:
+            kept.remove(item)
+        plan.append(item)
+    return tuple(plan)
+
+
+def _revisions(plan: Sequence[PlanItem], wanted: Mapping[str, PlanStatus]) -> tuple[Revision, ...]:
+    """Return the items of a plan whose status is to change, by index; of equal ones, the first that has another."""
+    found = []
+    for name, status in wanted.items():
+        indexes = [index for index, each in enumerate(plan) if each.item == name]
+        if not indexes:
+            listed = ", ".join(repr(each.item) for each in plan) or "nothing"
+            raise InvalidArgument(path="revise", reason=f"{name!r} is not in the plan, which has {listed}")
+        index = next((each for each in indexes if plan[each].status != status), indexes[-1])
+        found.append(Revision(index=index, status=status))
+    return tuple(found)
 
 
 def _is_text(given: Any) -> bool:
@@ -157,5 +187,10 @@ _PARTS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("retract", _is_texts, "a list of str"),
     ("derived_from", _is_texts, "a list of str"),
     ("facts", _is_named, "a mapping with str keys"),
+    (
+        "revise",
+        lambda given: _is_named(given) and set(given.values()) <= {*get_args(PlanStatus)},
+        "a mapping from items of the plan to pending, doing, done or skipped",
+    ),
     ("answered", lambda given: _is_named(given) and _is_texts(list(given.values())), "a mapping from str to str"),
 )
