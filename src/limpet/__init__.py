@@ -95,7 +95,9 @@ from limpet.policy.retry import Retry
 from limpet.policy.risk import Approvals
 from limpet.secret import Secret
 from limpet.service.app import App
-from limpet.service.moments import Comparison, Diff, Moment, Point
+from limpet.service.compare import Comparison
+from limpet.service.diffs import Diff
+from limpet.service.moments import Moment, Point
 from limpet.service.page import Page
 from limpet.service.principal import Principal
 from limpet.service.prompts import PromptView

@@ -444,10 +444,10 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
         ),
         Example({"agent": "law_world", "input": "done"}),
     ),
-    "state": (Example({"run": "done"}, {"before": None, "after": None, "seq": None, "at": None}),),
+    "state": (Example({"run": "done"}, {"before": None, "after": None, "seq": None, "at": None, "steps": 5}),),
     "stats": (Example({}),),
     "show": (Example({"run": "done"}),),
-    "steps": (Example({"run": "done"}, {"limit": 5, "cursor": None, "newest": True}),),
+    "steps": (Example({"run": "done"}, {"limit": 5, "cursor": None, "newest": True, "seq": 3}),),
     "timeline": (Example({"run": "done"}),),
     "tool_calls": (
         Example(

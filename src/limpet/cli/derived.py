@@ -114,7 +114,9 @@ def _parameter(operation: Operation, each: Parameter) -> inspect.Parameter:
         more["metavar"] = "NAME=VALUE"
     default: Any = inspect.Parameter.empty if each.is_required else each.default
     flag = [f"--{each.about.flag or name.replace('_', '-')}"]
-    if each.about.flag is None and (operation.is_positional(name) or name in operation.in_path):
+    if each.about.is_argument or (
+        each.about.flag is None and (operation.is_positional(name) or name in operation.in_path)
+    ):
         metavar = name.upper() if each.is_required else f"[{name.upper()}]"
         hint = kind if each.is_required else kind | None
         return _keyword(name, Annotated[hint, typer.Argument(metavar=metavar, **more)], default)

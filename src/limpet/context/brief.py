@@ -16,7 +16,7 @@ from limpet.state import RunState
 from limpet.state.log_view import StepStatus, StepView
 from limpet.state.run import Decision
 
-__all__ = ["Brief", "BriefStep", "Choice", "Chosen", "brief"]
+__all__ = ["Brief", "BriefStep", "Choice", "Chosen", "brief", "chosen_of"]
 
 # Maximum number of each that is shown; the newest are kept.
 STEPS, DECISIONS, ERRORS, FACTS = 20, 10, 5, 20
@@ -96,7 +96,7 @@ def brief(state: RunState, steps: Sequence[StepView], opened: b.RequestOpened, i
         goal=hide_secrets(working.goal),
         steps=tuple(_step(step) for step in steps[-STEPS:]),
         earlier_steps=max(state.position.step - len(steps[-STEPS:]), 0),
-        decisions=tuple(_chosen(decision) for decision in state.decisions)[-DECISIONS:],
+        decisions=tuple(chosen_of(decision) for decision in state.decisions)[-DECISIONS:],
         errors=tuple(_errors(steps))[-ERRORS:],
         facts=hide_secrets_in(
             {fact.key: _cut(bytes(fact.value).decode(), SHORT) for fact in working.known_facts[-FACTS:]}
@@ -133,7 +133,8 @@ def _step(step: StepView) -> BriefStep:
     )
 
 
-def _chosen(made: Decision) -> Chosen:
+def chosen_of(made: Decision) -> Chosen:
+    """Return a decision for people."""
     because = _cut(made.because, SHORT)
     return Chosen(
         question=hide_secrets(made.question), chosen=shown(made.chosen), because=because, confidence=made.confidence

@@ -20,10 +20,12 @@ from limpet.engine.run.conversation import Message
 from limpet.llm import model
 from limpet.service.artifacts import ArtifactPiece
 from limpet.service.benchmark import Measurement
+from limpet.service.compare import Comparison
 from limpet.service.conversations import ConversationInfo, SessionInfo
+from limpet.service.diffs import Diff
 from limpet.service.doctor import Finding
 from limpet.service.inbox import Decided, GrantInfo
-from limpet.service.moments import Comparison, Diff, MomentJson
+from limpet.service.moments import MomentJson
 from limpet.service.prompts import PromptView
 from limpet.service.prune import Pruned
 from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo

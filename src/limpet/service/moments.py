@@ -1,50 +1,47 @@
-"""The state of a run at any point of its log, the changes between two points, and the differences of two runs.
+"""The state of a run at any point of its log: where it was, what it knew, what it had done, and what had failed.
 
-Everything is derived from the log; snapshots only make it faster.
+Everything is derived from the log; snapshots and the index of steps only make it faster.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, TypedDict
 
 import msgspec
 
-from limpet.clock import SECOND, format_time, to_datetime, to_microseconds
-from limpet.context.brief import Chosen, shown
+from limpet.clock import SECOND, format_time, to_datetime, to_datetime_or_none, to_microseconds
+from limpet.context.brief import Chosen, chosen_of
 from limpet.engine.definitions.types import codec_of
-from limpet.engine.execution.views import PositionInfo
+from limpet.engine.execution.views import PositionInfo, WaitsFor
 from limpet.engine.run.working_state import State
 from limpet.errors import InvalidArgument, NotFound
-from limpet.events import VOCABULARY, AnyBody, Event
-from limpet.events import bodies as b
-from limpet.events.values import encode
+from limpet.events import Fact, PlanItem, Spent
 from limpet.journal import load, load_step
-from limpet.service.views import load_values, position_info
-from limpet.state import AgentState, LogView, RunState, StepView
+from limpet.service.page import Page
+from limpet.service.steps import (
+    FailureInfo,
+    StepInfo,
+    describe_failure,
+    describe_step,
+    failure_info,
+    some_steps,
+    step_infos,
+)
+from limpet.service.views import position_info, short_text, wait_info
+from limpet.state import AgentState, RunState
 from limpet.state.log_view import SETTLED
-from limpet.state.patch import describe_patch
-from limpet.state.patch import diff as patch_between
+from limpet.state.patch import origin_of
 from limpet.stores import Store
 from limpet.stores.fork_reads import StepRange
 
-__all__ = [
-    "ChangeInfo",
-    "Comparison",
-    "Diff",
-    "DivergenceInfo",
-    "Moment",
-    "MomentJson",
-    "Point",
-    "compare",
-    "diff",
-    "point",
-    "state_at",
-    "until_next",
-]
+__all__ = ["Moment", "MomentJson", "Point", "point", "state_after", "state_at", "used_by", "used_text"]
 
-WINDOW = 64
 _JSON = codec_of(Any)
+# Steps that a moment shows, unless more are wanted.
+STEPS = 10
+_POINT = re.compile(r"(before|after|event):(\d{1,18})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +64,27 @@ class Point:
         if isinstance(self.at, datetime):
             to_microseconds(self.at, "at")
 
+    @classmethod
+    def of(cls, text: "Point | str | None") -> "Point | None":
+        """Return the point that a text stands for: `before:6`, `after:6`, `event:12`, or a time."""
+        if text is None or isinstance(text, Point):
+            return text
+        found = _POINT.fullmatch(text)
+        if found is not None:
+            return cls(**{found[1].replace("event", "seq"): int(found[2])})
+        try:
+            return cls(at=msgspec.convert(text, datetime))
+        except msgspec.ValidationError:
+            reason = "pass before:STEP, after:STEP, event:NUMBER, or a time such as 2026-11-16T12:00:00Z"
+            raise InvalidArgument(path="point", reason=f"{text!r} is not a point of a run; {reason}") from None
+
+
+class StepPage(TypedDict):
+    """Some steps, and where the others begin."""
+
+    items: list[StepInfo]
+    next: str | None
+
 
 class MomentJson(TypedDict):
     """The state of a run as plain data, under its public names."""
@@ -78,14 +96,26 @@ class MomentJson(TypedDict):
     step: int
     position: PositionInfo
     next: str | None
+    input: str
+    waits_for: tuple[WaitsFor, ...]
+    wake: datetime | None
+    open_steps: tuple[StepInfo, ...]
+    steps: StepPage
     decisions: list[Chosen]
+    failure: FailureInfo | None
+    failure_step: int | None
+    spent: Mapping[str, float]
+    counters: Mapping[str, int]
     state: AgentState
+    text: str
 
 
 class Moment(State[Any]):
-    """The state of a run at a point in its log: its working state, decisions and next item."""
+    """The state of a run at a point in its log: position, working state, decisions, open and settled steps, cost."""
 
-    def __init__(self, state: RunState) -> None:
+    def __init__(
+        self, state: RunState, open_steps: tuple[StepInfo, ...], steps: Page[StepInfo], input: str = ""
+    ) -> None:
         super().__init__(state.working, _JSON)
         self.run, self.status, self.seq = state.run, state.status, state.position.seq
         self.time = to_datetime(state.updated)
@@ -93,24 +123,40 @@ class Moment(State[Any]):
         self.step = state.position.step
         """Highest step number."""
         self.position = position_info(state.position)
+        self.input = input
+        """Input of the run, shortened."""
+        self.open_steps = open_steps
+        """Steps that were not settled, each with its attempts, errors and the time of the next attempt."""
+        self.steps = steps
+        """The newest settled steps, the newest first. `app.steps(..., seq=moment.seq)` has the others."""
         self.whole = state
         """The complete state that the log folds to."""
 
     @property
     def decisions(self) -> tuple[Chosen, ...]:
-        """Decisions so far, the newest last."""
-        made = self.whole.decisions
-        return tuple(Chosen(question=each.question, chosen=shown(each.chosen), because=each.because) for each in made)
+        """The last decisions, the newest last."""
+        return tuple(map(chosen_of, self.whole.decisions))
+
+    @property
+    def failure(self) -> FailureInfo | None:
+        """Why the run failed; while it runs, its last error."""
+        return failure_info(self.whole.error)
+
+    @property
+    def failure_step(self) -> int | None:
+        """The step of that error."""
+        return self.whole.error_step
+
+    @property
+    def spent(self) -> Mapping[str, float]:
+        """Usage so far: steps, tokens, cost, and seconds of work."""
+        return used_by(self.whole.spent)
 
     @property
     def next(self) -> str | None:
         """The current item of the plan, or the next one."""
-        items = self.working.items
-        for status in ("doing", "pending"):
-            found = next((item.item for item in items if item.status == status), None)
-            if found is not None:
-                return found
-        return None
+        place = self.working.position
+        return None if place is None else self.working.plan[place]
 
     def as_json(self) -> MomentJson:
         """Return the state as plain data, under its public names."""
@@ -122,222 +168,102 @@ class Moment(State[Any]):
             "step": self.step,
             "position": self.position,
             "next": self.next,
+            "input": self.input,
+            "waits_for": tuple(wait_info(str(wait)) for wait in self.whole.waits),
+            "wake": to_datetime_or_none(self.whole.wake),
+            "open_steps": self.open_steps,
+            "steps": {"items": list(self.steps), "next": self.steps.next},
             "decisions": list(self.decisions),
+            "failure": self.failure,
+            "failure_step": self.failure_step,
+            "spent": self.spent,
+            "counters": msgspec.to_builtins(self.whole.counters),
             "state": self.working,
+            "text": str(self),
         }
 
     def __str__(self) -> str:
-        lines = [f"{self.run} after event {self.seq}: {self.status}, {self.position}"]
-        changes = describe_patch(AgentState(), patch_between(AgentState(), self.working))
-        lines += [f"  {change.text}" for change in changes]
-        lines += [f"  decided {each.question} {each.chosen}: {each.because}" for each in self.decisions]
-        return "\n".join(lines)
+        head = f"{self.run} after event {self.seq}, {format_time(self.time)}: {self.status}, {self.position}"
+        return "\n".join([head, *(f"  {name:<9} {text}".rstrip() for name, text in self._lines())])
+
+    def _lines(self) -> Iterator[tuple[str, str]]:
+        """Yield the parts of the state, each with its name."""
+        state = self.working
+        yield from (("goal", self.goal), ("input", self.input)) if self.goal else (("input", self.input),)
+        if state.plan:
+            yield "plan", ", ".join(_item(number, item) for number, item in enumerate(state.items, 1))
+        yield from (("fact", _fact(each)) for each in state.known_facts)
+        yield from (("question", each) for each in state.open_questions)
+        yield from (("artifact", f"{each.artifact_id}: {each.summary}") for each in state.artifacts)
+        if state.risk_flags:
+            yield "flags", ", ".join(state.risk_flags)
+        if not isinstance(state.data, msgspec.UnsetType):
+            yield "data", bytes(state.data).decode()
+        for made in self.decisions:
+            sure = "" if made.confidence is None else f" (confidence {made.confidence:g})"
+            yield "decided", f"{made.question} {made.chosen}: {made.because}{sure}"
+        yield from (("open", describe_step(each)) for each in self.open_steps)
+        if self.whole.waits:
+            until = "" if self.whole.wake is None else f", until {format_time(self.whole.wake)}"
+            yield "waits for", f"{', '.join(map(str, self.whole.waits))}{until}"
+        yield from (("did", describe_step(each)) for each in self.steps)
+        if self.steps.next is not None:
+            yield "", f"earlier: limpet steps {self.run} --newest --cursor {self.steps.next} --seq {self.seq}"
+        if self.failure is not None:
+            place = "" if self.failure_step is None else f" (step {self.failure_step})"
+            yield "failed", f"{describe_failure(self.failure)}{place}"
+        yield "spent", used_text(self.spent)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChangeInfo:
-    """One difference, as data and as text."""
-
-    part: str
-    """`goal`, `plan`, `fact`, `question`, `artifact`, `flag`, `budget`, `constraints` or `data`; of two runs also
-    `step`, `decision`, `spent` and `outcome`.
-    """
-    key: str
-    """The fact, step, question …; "" if there is only one."""
-    before: Any
-    after: Any
-    text: str
+def _item(number: int, item: PlanItem) -> str:
+    return f"{number} {item.item}" + (f" ({item.status})" if item.status != "pending" else "")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Diff:
-    """The differences between two points."""
-
-    changes: tuple[ChangeInfo, ...]
-    text: str
-    """All changes, one per line."""
-
-    def __str__(self) -> str:
-        return self.text
-
-    def of(self, part: str) -> dict[str, ChangeInfo]:
-        """Return the changes of one part by key."""
-        return {change.key: change for change in self.changes if change.part == part}
+def _fact(fact: Fact) -> str:
+    return f"{fact.key} = {bytes(fact.value).decode()}{origin_of(fact)}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class DivergenceInfo:
-    """The first event that differs between two logs."""
-
-    seq: int
-    one: str
-    """The event in the first run, as text."""
-    other: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison(Diff):
-    """Where two runs diverge, and how their steps, decisions, states, usage and outcomes differ."""
-
-    divergence: DivergenceInfo | None = None
+def used_by(spent: Spent) -> dict[str, float]:
+    """Return usage under its public names."""
+    return {
+        "steps": spent.steps,
+        "tokens": spent.tokens,
+        "cost": spent.cost,
+        "seconds": round(spent.wall_us / SECOND, 3),
+    }
 
 
-async def state_at(store: Store, run: str, where: Point) -> Moment:
-    """Return the state of a run at a point."""
-    return Moment(await _state(store, run, await point(store, run, where)))
+def used_text(used: Mapping[str, float]) -> str:
+    """Return usage in one line, without zeros."""
+    units = {"steps": "step", "tokens": "token", "seconds": "s of work"}
+    found = [
+        f"{number:g} {units[name]}{'s' * (number != 1 and name != 'seconds')}"
+        for name, number in used.items()
+        if number and name in units
+    ]
+    return ", ".join([*found, f"cost {used.get('cost', 0):g}"])
 
 
-async def _state(store: Store, run: str, seq: int) -> RunState:
+async def state_at(store: Store, run: str, where: Point, *, steps: int = STEPS) -> Moment:
+    """Return the state of a run at a point, with its newest settled steps. However long its log is, little is read."""
+    seq = await point(store, run, where)
+    state = await state_after(store, run, seq)
+    unsettled = [step.number for step in state.steps]
+    newest = StepRange(limit=steps + 1 + len(unsettled), backwards=True, upto=seq)
+    settled = [step for step in await step_infos(store, run, newest) if step.status in SETTLED]
+    return Moment(
+        state,
+        tuple(await some_steps(store, run, unsettled, upto=seq)),
+        Page.cut(settled, steps, lambda step: step.number),
+        await short_text(store, state.input),
+    )
+
+
+async def state_after(store: Store, run: str, seq: int) -> RunState:
+    """Return the state of a run after an event."""
     if seq < 1:
         raise InvalidArgument(path="seq", reason="must be at least 1, the first event")
     return await load(store, run, at_most=seq)
-
-
-async def diff(store: Store, run: str, one: Point, other: Point) -> Diff:
-    """Return the changes between two points of a run."""
-    first, second = await point(store, run, one), await point(store, run, other)
-    before, after = await _state(store, run, first), await _state(store, run, second)
-    changes = _difference(before.working, after.working)
-    return Diff(changes=tuple(changes), text="\n".join(change.text for change in changes) or "nothing changed")
-
-
-async def compare(store: Store, one: str, other: str) -> Comparison:
-    """Compare two runs: where they diverge, and how their final states differ."""
-    logs = [await _log(store, run) for run in (one, other)]
-    states = [await load(store, run) for run in (one, other)]
-    changes = [
-        *_changes("step", *(_steps(log) for log in logs)),
-        *_changes("decision", *(_decisions(body for _, body in log) for log in logs)),
-        *_difference(states[0].working, states[1].working),
-        *_changes("spent", *(_used(state) for state in states)),
-        *_changes("outcome", *({"": f"{state.status} {shown(state.output)}".strip()} for state in states)),
-    ]
-    diverged = _divergence(*logs)
-    head = "the events are the same"
-    if diverged is not None:
-        head = f"diverged at event {diverged.seq}: {diverged.one} / {diverged.other}"
-    text = "\n".join([head, *(change.text for change in changes)])
-    return Comparison(changes=tuple(changes), text=text, divergence=diverged)
-
-
-async def _log(store: Store, run: str) -> list[tuple[Event, AnyBody]]:
-    events = [event async for event in store.log(run)]
-    return list(zip(events, await load_values(store, [store.decode(event) for event in events]), strict=True))
-
-
-def _difference(before: AgentState, after: AgentState) -> list[ChangeInfo]:
-    return [ChangeInfo(**each._asdict()) for each in describe_patch(before, patch_between(before, after))]
-
-
-def _changes(part: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangeInfo]:
-    for key in dict.fromkeys((*before, *after)):
-        old, new = before.get(key), after.get(key)
-        if old != new:
-            yield ChangeInfo(part=part, key=key, before=old, after=new, text=_words(part, key, old, new))
-
-
-def _words(part: str, key: str, old: Any, new: Any) -> str:
-    match part:
-        case "spent":
-            return f"{_SPENT.get(key, key)}: {old or 0:g} / {new or 0:g}"
-        case "decision":
-            return f"{key} {old or 'none'} / {new or 'none'}"
-        case _:
-            return f"{part}{f' {key}' if key else ''}: {old or 'none'} / {new or 'none'}"
-
-
-def _steps(log: Iterable[tuple[Event, AnyBody]]) -> dict[str, str]:
-    """Return each step and its outcome, as text."""
-    view = LogView()
-    for event, body in log:
-        view.add(event, body)
-    return {str(number): _outcome(step) for number, step in view.steps.items()}
-
-
-def _outcome(step: StepView) -> str:
-    call = f"{step.tool}({shown(step.args)})"
-    if step.status in SETTLED and step.attempts[-1].status == "completed":
-        return f"{call} → {shown(step.result)}{' (edited)' if step.edited else ''}"
-    if step.error is not None or step.status == "unknown":
-        return f"{call} ✗ {'unknown' if step.error is None else step.error.type}"
-    return f"{call} {step.status}"
-
-
-def _decisions(bodies: Iterable[AnyBody]) -> dict[str, str]:
-    made = [body for body in bodies if isinstance(body, b.DecisionMade)]
-    return {f"{body.name}: {body.question}": f"{shown(body.chosen)} ({body.because})" for body in made}
-
-
-_SPENT = {"seconds": "working time in s"}
-
-
-def _used(state: RunState) -> dict[str, float]:
-    spent = state.spent
-    wall = spent.wall_us / SECOND
-    return {"steps": spent.steps, "tokens": spent.tokens, "cost": spent.cost, "seconds": round(wall, 3)}
-
-
-def _divergence(one: Sequence[tuple[Event, AnyBody]], other: Sequence[tuple[Event, AnyBody]]) -> DivergenceInfo | None:
-    """Return the first event that differs, ignoring claims, times and command ids, and what each run did there."""
-    pairs = [[(event, body) for event, body in log if not isinstance(body, _INCIDENTAL)] for log in (one, other)]
-    for (event, body), (_, twin) in zip(*pairs, strict=False):
-        if _comparable(body) != _comparable(twin):
-            return DivergenceInfo(seq=event.seq, one=_describe(body), other=_describe(twin))
-    lengths = [len(each) for each in pairs]
-    if lengths[0] == lengths[1]:
-        return None
-    longer = pairs[0] if lengths[0] > lengths[1] else pairs[1]
-    event, body = longer[min(lengths)]
-    text = _describe(body)
-    first, second = (text, "end of log") if longer is pairs[0] else ("end of log", text)
-    return DivergenceInfo(seq=event.seq, one=first, other=second)
-
-
-_INCIDENTAL = (b.RunClaimed, b.RunReleased, b.RunWaiting, b.RunForked, b.RunCreated)
-_INCIDENTAL_FIELDS = (
-    "run",
-    "command",
-    "request",
-    "key",
-    "timeout_at",
-    "retry_at",
-    "wake",
-    "expires",
-    "grant",
-    "event",
-    "deadline",
-)
-
-
-def _comparable(body: AnyBody) -> tuple[type, dict[str, Any]]:
-    plain: dict[str, Any] = msgspec.json.decode(encode(body))
-    return type(body), {name: value for name, value in plain.items() if name not in _INCIDENTAL_FIELDS}
-
-
-def _describe(body: AnyBody) -> str:
-    name = getattr(body, "name", "")
-    match body:
-        case b.StepStarted():
-            return f"{name} started with {shown(body.args)}"
-        case b.StepCompleted():
-            return f"{name} returned {shown(body.output)}"
-        case b.StepFailed():
-            return f"{name} failed: {body.failure.type}"
-        case b.DecisionMade():
-            return f"{body.question} {shown(body.chosen)}"
-        case _:
-            return " ".join(filter(None, (VOCABULARY.kind_of(body).name, name)))
-
-
-async def until_next(store: Store, run: str, step: int) -> int:
-    """Return the last event after a step was settled and before the next step started."""
-    last = await _last_event(store, run, step)
-    while page := await store.read(run, after=last, limit=WINDOW):
-        for event in page:
-            if event.kind == "step.started":
-                return last
-            last = event.seq
-    return last
 
 
 # Find a point

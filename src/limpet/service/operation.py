@@ -85,6 +85,8 @@ class Param:
     examples: Sequence[Any] = ()
     flag: str | None = None
     """Name of the command line option, if it is not the parameter's name."""
+    is_argument: bool = False
+    """Whether the command line takes it by position."""
 
 
 @dataclass(frozen=True, kw_only=True)

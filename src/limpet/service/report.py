@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from limpet.clock import to_datetime_or_none
-from limpet.context.brief import Chosen
+from limpet.context.brief import Chosen, chosen_of
 from limpet.engine.execution.views import Request, RunInfo
 from limpet.events import AnyBody
 from limpet.events import bodies as b
 from limpet.journal import load, load_steps
-from limpet.service.moments import Moment
 from limpet.service.steps import FailureInfo, StepInfo, failure_info, infos_of
 from limpet.service.timeline import TimelineRow, timeline_of
 from limpet.service.views import short_text
@@ -69,7 +68,7 @@ async def report(store: Store, info: RunInfo, requests: tuple[Request, ...]) -> 
         steps=tuple(await infos_of(store, steps)),
         earlier_steps=steps[0].number - 1 if steps else 0,
         requests=requests,
-        decisions=Moment(state).decisions,
+        decisions=tuple(map(chosen_of, state.decisions)),
         timeline=tuple(timeline_of(steps, view)),
         error=failure_info(state.error),
         error_step=state.error_step,

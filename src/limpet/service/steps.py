@@ -1,17 +1,20 @@
 """Steps as all interfaces show them: read a page at a time, with values as JSON and large ones by reference."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from limpet.clock import to_datetime, to_datetime_or_none
+import msgspec
+
+from limpet.clock import format_time, to_datetime, to_datetime_or_none
 from limpet.events import Failure, Payload, Spent
 from limpet.journal import load_steps
 from limpet.redaction import hide_secrets
 from limpet.service.views import load_payloads
 from limpet.state.log_view import AttemptStatus, AttemptView, StepStatus, StepView
 from limpet.stores import Store
+from limpet.stores.api.base import LARGEST_PAGE
 from limpet.stores.fork_reads import StepRange
 
 __all__ = [
@@ -20,15 +23,28 @@ __all__ = [
     "StepInfo",
     "call_text",
     "describe_failure",
+    "describe_step",
     "failure_info",
     "infos_of",
     "plain_value",
+    "result_text",
+    "short",
+    "some_steps",
     "step_infos",
     "used",
 ]
 
 # Attempts that are shown of a step: the first ones and the last ones.
 FIRST_ATTEMPTS, LAST_ATTEMPTS = 2, 8
+# Why the outcome of a step is unknown.
+REASONS = {"died": "its worker died", "lost": "its worker lost the run", "error": "the error does not tell"}
+# How the actual outcome of a step was found out.
+FOUND_BY = {
+    "verify": "`verify` found it",
+    "person": "a person said it was",
+    "declared": "the error declared it",
+    "late": "a late result showed it was",
+}
 # Maximum length of arguments and results in a step's text.
 MAX_TEXT = 200
 
@@ -114,6 +130,26 @@ async def step_infos(store: Store, run: str, steps: StepRange) -> list[StepInfo]
     return await infos_of(store, await load_steps(store, run, steps))
 
 
+async def some_steps(store: Store, run: str, numbers: Iterable[int], *, upto: int) -> list[StepInfo]:
+    """Return some steps by number, as they were after an event. Only their events are read."""
+    found: list[StepView] = []
+    for first, last in _ranges(sorted(set(numbers))):
+        steps = StepRange(after=first - 1, before=last + 1, limit=last - first + 1, upto=upto)
+        found += await load_steps(store, run, steps)
+    return await infos_of(store, found)
+
+
+def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the ranges of consecutive numbers: 1, 2, 3, 7 are (1, 3) and (7, 7)."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1 and number - found[-1][0] < LARGEST_PAGE:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found
+
+
 async def infos_of(store: Store, views: Sequence[StepView]) -> list[StepInfo]:
     """Return steps for display. Values of medium size are loaded from their blobs."""
     args = await load_payloads(store, [view.args for view in views])
@@ -154,7 +190,7 @@ def _info(view: StepView, args: Payload | None, result: Payload | None) -> StepI
         shared=view.shared,
         edited=view.edited,
         compensation=None if view.compensation is None else view.compensation.status,
-        text=f"{call_text(view.tool, plain[0])}{_outcome(view, result)}",
+        text=f"{call_text(view.tool, plain[0])}{_outcome(view, plain[1])}",
     )
 
 
@@ -181,7 +217,8 @@ def failure_info(failure: Failure | None) -> FailureInfo | None:
 
 def describe_failure(failure: Failure | FailureInfo) -> str:
     """Return the type and message of a failure, in one line."""
-    return f"{failure.type}: {failure.message}" if failure.message else failure.type
+    name = failure.type.removeprefix("builtins.")
+    return f"{name}: {failure.message}" if failure.message else name
 
 
 def used(spent: Spent) -> dict[str, float]:
@@ -191,20 +228,117 @@ def used(spent: Spent) -> dict[str, float]:
 
 
 def call_text(tool: str, args: Any) -> str:
-    """Return a call in one line, with shortened arguments."""
-    named = isinstance(args, dict) and not ("blob" in args and "bytes" in args)
-    text = ", ".join(f"{name}={value!r}" for name, value in args.items()) if named else str(args)
-    return f"{tool}({_short(text)})"
+    """Return a call in one line, with shortened arguments; the call of a model by the model's name."""
+    named = isinstance(args, dict) and not _is_blob(args)
+    if named and args.keys() == {"reference"} and "model" in args["reference"]:
+        return f"{tool} {args['reference']['model']}"
+    text = ", ".join(f"{name}={value!r}" for name, value in args.items()) if named else _text(args)
+    return f"{tool}({short(text)})"
 
 
-def _outcome(view: StepView, result: Payload | None) -> str:
-    if view.status in ("completed", "undone") and result is not None:
-        return f" → {_short(repr(plain_value(result)))}"
+def _is_blob(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {"blob", "bytes"}
+
+
+def _text(value: Any) -> str:
+    return f"{value['bytes']} bytes" if _is_blob(value) else repr(value)
+
+
+def describe_step(step: StepInfo) -> str:
+    """Return what a step did, in one sentence: the call, who approved it, its attempts, outcome, key and cost."""
+    return "; ".join(_clauses(step))
+
+
+def _clauses(step: StepInfo) -> Iterator[str]:
+    marks = [name for name, is_so in _marks(step) if is_so]
+    verb = "asked" if step.kind == "model" else "called"
+    approved = f", approved by {step.granted_by}" if step.granted_by else ""
+    yield f"step {step.number} {verb} {call_text(step.tool, step.args)}{approved}" + "".join(f", {m}" for m in marks)
+    if step.attempt_count > 1:
+        yield f"{step.attempt_count} attempts ({', '.join(map(_attempt_text, step.attempts[:-1]))})"
+    last = step.attempts[-1] if step.attempts else None
+    if last is not None and last.outcome is not None:
+        yield f"its {_found_out(last)}"
+    yield _status_text(step, last)
+    if step.key and step.effect != "none":
+        yield f"key {step.key}"
+    if step.spent:
+        yield ", ".join(f"{name} {number:g}" for name, number in step.spent.items())
+    if step.compensation is not None:
+        yield f"compensation {step.compensation}"
+
+
+def _marks(step: StepInfo) -> Iterator[tuple[str, bool]]:
+    yield "stubbed", step.stubbed and not step.made_up
+    yield "with a made-up result", step.made_up
+    yield "shared with the origin", step.shared
+    yield "result replaced by the fork", step.edited
+    yield "with a late result", step.late
+
+
+def _attempt_text(attempt: AttemptInfo) -> str:
+    if attempt.error is not None:
+        return short(describe_failure(attempt.error))
+    return _found_out(attempt) if attempt.status == "unknown" or attempt.outcome is not None else attempt.status
+
+
+def _found_out(attempt: AttemptInfo) -> str:
+    text = f"outcome was unknown ({REASONS.get(attempt.reason, attempt.reason)})"
+    if attempt.outcome is None:
+        return text
+    return f"{text}, {FOUND_BY[attempt.found_by or 'declared']} {attempt.outcome.replace('_', ' ')}"
+
+
+def _status_text(step: StepInfo, last: AttemptInfo | None) -> str:
+    match step.status:
+        case "completed" | "undone" if last is None or last.status == "completed" or step.edited:
+            return f"{'said' if step.kind == 'model' else 'result'} {result_text(step.kind, step.result)}"
+        case "retrying" if last is not None and last.retry_at is not None:
+            return f"{_error_text(step)}, next attempt at {format_time(last.retry_at)}"
+        case "unknown":
+            reason = "" if last is None else last.reason
+            return f"its outcome is unknown ({REASONS.get(reason, reason)})"
+        case "escalated":
+            return f"{_error_text(step)}, waits for a person"
+        case "running":
+            return f"running since {format_time(last.started if last is not None else step.started)}" + (
+                f" ({step.note})" if step.note else ""
+            )
+        case _:
+            return _error_text(step)
+
+
+def _error_text(step: StepInfo) -> str:
+    return "failed" if step.error is None else f"failed: {short(describe_failure(step.error))}"
+
+
+def result_text(kind: str, result: Any) -> str:
+    """Return a result in one line, shortened; the reply of a model as its text and calls."""
+    if kind == "model" and isinstance(result, dict) and isinstance(result.get("calls"), list):
+        said = [repr(result["text"])] if result.get("text") else []
+        said += [f"{call.get('name')}({_named(call.get('args'))})" for call in result["calls"]]
+        return short(", ".join(said))
+    return short(_text(result))
+
+
+def _named(args: Any) -> str:
+    """Return the arguments of a model's call as the model wrote them: JSON, perhaps invalid."""
+    try:
+        plain = msgspec.json.decode(args)
+    except (msgspec.MsgspecError, TypeError):
+        return str(args)
+    return ", ".join(f"{name}={value!r}" for name, value in plain.items()) if isinstance(plain, dict) else str(args)
+
+
+def _outcome(view: StepView, result: Any) -> str:
+    if view.status in ("completed", "undone") and view.result is not None:
+        return f" → {result_text(view.kind, result)}"
     return f" ✗ {describe_failure(view.error)}" if view.error is not None and view.status != "completed" else ""
 
 
-def _short(text: str) -> str:
-    text = hide_secrets(text)
+def short(text: str) -> str:
+    """Return a text in one line, without secrets, cut if it is long."""
+    text = " ".join(hide_secrets(text).split("\n"))
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
 
 

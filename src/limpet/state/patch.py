@@ -10,11 +10,11 @@ from msgspec import UNSET, UnsetType, json, to_builtins
 from msgspec.structs import asdict, replace
 
 from limpet.errors import InvalidPatch
-from limpet.events import Artifact, Constraints, Fact, Limits, PlanItem, PlanStatus, StatePatch
+from limpet.events import Artifact, Constraints, Fact, Limits, PlanItem, PlanStatus, Revision, StatePatch
 from limpet.events.bodies import ArtifactStored
 from limpet.state.agent import NO_DATA, AgentState, current_item
 
-__all__ = ["Change", "Working", "apply", "changes_plan", "describe_patch", "diff"]
+__all__ = ["Change", "Working", "apply", "changes_plan", "describe_patch", "diff", "origin_of"]
 
 T = TypeVar("T")
 
@@ -166,7 +166,8 @@ def diff(before: AgentState, after: AgentState) -> StatePatch:
         goal=UNSET if before.goal == after.goal else after.goal,
         constraints=UNSET if before.constraints == after.constraints else after.constraints,
         budget=UNSET if before.budget == after.budget else after.budget,
-        plan=UNSET if before.items == after.items else after.items,
+        plan=UNSET if before.plan == after.plan else after.items,
+        revise=_revisions(before, after) if before.plan == after.plan else (),
         facts=tuple(facts.values()),
         retract=gone_facts,
         questions=tuple(questions),
@@ -178,6 +179,12 @@ def diff(before: AgentState, after: AgentState) -> StatePatch:
         data=UNSET if _data(before) == _data(after) else after.data or NO_DATA,
         data_versions={} if _data(before) == _data(after) else after.data_versions,
     )
+
+
+def _revisions(before: AgentState, after: AgentState) -> tuple[Revision, ...]:
+    """Return the items of the same plan whose status differs."""
+    pairs = enumerate(zip(before.items, after.items, strict=True))
+    return tuple(Revision(index=index, status=new.status) for index, (old, new) in pairs if old != new)
 
 
 def _data(state: AgentState) -> tuple[object, dict[str, int]]:
@@ -228,10 +235,17 @@ def _describe_facts(before: AgentState, patch: StatePatch) -> Iterator[Change]:
         old = known.get(fact.key)
         if fact == old:
             continue  # The fact only moved to another position.
-        origin = f" from {fact.source}" if fact.source else ""
-        was = f" (was {bytes(old.value).decode()})" if old is not None else ""
-        text = f"fact {fact.key} = {bytes(fact.value).decode()}{origin}{was}"
+        value = bytes(fact.value).decode()
+        is_new = "is new:" if old is None else "is still" if old.value == fact.value else "is now"
+        was = "" if old is None or old.value == fact.value else f", was {bytes(old.value).decode()}"
+        text = f"fact {fact.key} {is_new} {value}{was}{origin_of(fact)}"
         yield Change("fact", fact.key, None if old is None else _value(old), _value(fact), text)
+
+
+def origin_of(fact: Fact) -> str:
+    """Return where a fact comes from, as text: its step and its source."""
+    step = "" if fact.step is None else f", from step {fact.step}"
+    return f"{step} ({fact.source})" if fact.source and step else f", from {fact.source}" if fact.source else step
 
 
 def _describe_lists(before: AgentState, patch: StatePatch) -> Iterator[Change]:

@@ -142,7 +142,7 @@ LINES = [
 1  look/fetch#1   █                           <8ms  completed
    waits: person  ··············               59s
 2  pay/refund#1                 ▒▒▒··███       30s  completed ×2
-   builtins.TimeoutError: the bank does not answer
+   TimeoutError: the bank does not answer
 3  tell/送信#1                          ██     10s  running
 """,
         ),
@@ -153,7 +153,7 @@ LINES = [
 1  look/fetch#1    <8ms  completed
    waits: pers…     59s
 2  pay/refund#1     30s  completed ×2
-   builtins.TimeoutError: the bank do…
+   TimeoutError: the bank does not an…
 3  tell/送信#1      10s  running
 """,
         ),

@@ -226,6 +226,7 @@ def normalised(answer: Answer) -> Answer:
     """Return the result as JSON without values that differ each time: times, generated ids and worker names."""
     text = json.dumps(_without(json.loads(msgspec.json.encode(answer))), sort_keys=True)
     text = re.sub(r"\b1[0-9]{15}\b|[0-9-]{10}T[0-9:.]{15}Z", "0", text)
+    text = re.sub(r"[0-9-]{10} [0-9:]{8} UTC|[0-9.e-]+ s of work", "0", text)
     text = re.sub(r"\b(w-)?0[0-9a-z]{25}\b", "id", text)
     return json.loads(re.sub(r"\b[0-9a-f]{64}\b", "hash", text))
 
@@ -233,7 +234,7 @@ def normalised(answer: Answer) -> Answer:
 def _without(value: Answer) -> Answer:
     """Drop elapsed times, and waits for a worker whose lease may expire at any moment."""
     if isinstance(value, dict):
-        return {name: _without(each) for name, each in value.items() if name not in ("spent", "elapsed_ms")}
+        return {name: _without(each) for name, each in value.items() if name not in ("spent", "seconds", "elapsed_ms")}
     if isinstance(value, list):
         return [_without(each) for each in value if not (isinstance(each, dict) and each.get("what") == "worker")]
     return value

@@ -12,10 +12,12 @@ from limpet.engine.execution.views import EventView, RunInfo, Status
 from limpet.engine.run.artifacts import read_whole
 from limpet.errors import InvalidArgument
 from limpet.events import Payload
-from limpet.service import moments
+from limpet.service import compare, diffs
 from limpet.service.api.core import AppCore
 from limpet.service.artifacts import DEFAULT_PIECE, MAX_CHARACTER, ArtifactPiece, content_of, piece_of
-from limpet.service.moments import Comparison, Diff, Moment, MomentJson, Point, state_at
+from limpet.service.compare import Comparison
+from limpet.service.diffs import Diff
+from limpet.service.moments import Moment, MomentJson, Point, state_at
 from limpet.service.operation import (
     MAX_INTEGER,
     After,
@@ -102,6 +104,9 @@ class Inspection(AppCore):
         limit: Limit = 50,
         cursor: Annotated[str | None, Param(description="Where to read on: a step number.")] = None,
         newest: Annotated[bool, Param(description="Begin with the last step.")] = False,
+        seq: Annotated[
+            int | None, Param(ge=1, le=MAX_INTEGER, description="Steps as they were after this event.")
+        ] = None,
     ) -> Page[StepInfo]:
         """List the steps of a run by number: the call, its attempts, its result or error.
 
@@ -112,6 +117,7 @@ class Inspection(AppCore):
         after, before = (0, start) if newest else (start or 0, None)
         steps = StepRange(after=after, limit=min(limit, LARGEST_PAGE) + 1, backwards=newest)
         steps = steps if before is None else steps._replace(before=before)
+        steps = steps if seq is None else steps._replace(upto=seq)
         return Page.cut(await step_infos(self.store, id, steps), limit, lambda step: step.number)
 
     @query("/runs/{run}/log", example="ticket-42 --cursor 20")
@@ -144,39 +150,56 @@ class Inspection(AppCore):
         at: Annotated[
             datetime | int | None, Param(description="State at this time, such as 2026-11-16T12:00:00Z.")
         ] = None,
+        steps: Annotated[int, Param(ge=0, le=100, description="Number of settled steps to show.")] = 10,
     ) -> Moment:
-        """Show the state of a run before or after a step, after an event, or at a time. The default is now.
+        """Show the state of a run before or after a step, after an event, or at a time: where it was, what it knew,
+        what it had done, what had failed, and what it had decided and why. The default is now.
 
         Pass at most one of them. In Python, `at` is a datetime with a time zone, or microseconds since 1970.
         """
         where = Point(before=before, after=after, seq=seq, at=at)
-        return await state_at(self.store, (await run_of(self.store, run)).id, where)
+        return await state_at(self.store, (await run_of(self.store, run)).id, where, steps=steps)
 
-    @query("/runs/{run}/diff/{step}", example="ticket-42 6")
+    @query("/runs/{run}/diff", example="ticket-42 6")
     async def diff(
         self,
         run: RunId,
         /,
         *,
-        step: Annotated[int | None, Param(description="Step number."), InDoors(StepNumber)] = None,
-        since: Annotated[Point | None, InDoors(None)] = None,
-        until: Annotated[Point | None, InDoors(None)] = None,
+        step: Annotated[
+            int | None,
+            Param(ge=1, le=MAX_INTEGER, description="Step number.", examples=[6], is_argument=True),
+        ] = None,
+        since: Annotated[
+            Point | str | None,
+            Param(description="First point: before:STEP, after:STEP, event:NUMBER, or a time.", examples=["after:2"]),
+            InDoors(str | None),
+        ] = None,
+        until: Annotated[
+            Point | str | None,
+            Param(description="Last point. Default: the end of the log.", examples=["before:6"]),
+            InDoors(str | None),
+        ] = None,
     ) -> Diff:
-        """Show what a step changed in the state of a run, including all events until the next step.
+        """Show what a step did, why, and what it changed in the state of a run, until the next step.
 
-        In Python, pass `since` and `until` to compare two points. The defaults are the first and the last event.
+        Without `step`, show what happened between two points, `since` and `until`. The defaults are the first and the
+        last event.
         """
         await run_of(self.store, run)
+        one, other = Point.of(since), Point.of(until)
         if step is not None:
-            since, until = Point(before=step), Point(seq=await moments.until_next(self.store, run, step))
-        return await moments.diff(self.store, run, since or Point(seq=1), until or Point())
+            if one is not None or other is not None:
+                raise InvalidArgument(path="step", reason="pass a step, or since and until, not both")
+            one, other = await diffs.of_step(self.store, run, step)
+        return await diffs.diff(self.store, run, one or Point(seq=1), other or Point())
 
     @query("/runs/{one}/compare/{other}", example="ticket-42 ticket-42.1")
     async def compare(self, one: RunId, other: RunId, /) -> Comparison:
-        """Compare two runs: where their logs diverge, and how state, decisions, results, cost and time differ."""
+        """Compare two runs: the first decision, call or answer that differs, then the rest, state, cost and outcome."""
         for run in (one, other):
             await run_of(self.store, run)
-        return await moments.compare(self.store, one, other)
+        return await compare.compare(self.store, one, other)
 
     @query("/runs/{run}/context", example="ticket-42 --max-tokens 2000")
     async def context(
