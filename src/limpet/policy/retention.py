@@ -62,9 +62,20 @@ def decide_run(rule: KeepRule, *, now: int, agent: str, status: Status, ended: i
     return Keep("not old enough") if now - ended < age else Drop()
 
 
-def snapshots_to_thin(snapshots: Sequence[int], most: int = 128) -> tuple[int, ...]:
-    """Return the snapshots to delete if a run has too many: every second one, so that all events stay near one."""
-    return tuple(sorted(snapshots)[:-1:2]) if len(snapshots) > most else ()
+def snapshots_to_thin(snapshots: Sequence[int], most: int = 1024) -> tuple[int, ...]:
+    """Return the snapshots to delete if a run has too many, evenly, so that every event stays near one.
+
+    The log is divided into at most `most / 2` equal parts, and each keeps its first snapshot. The length of a part is a
+    power of two, so that the parts of a longer log are made of those of a shorter one. The newest snapshot is kept.
+    """
+    if len(snapshots) <= most:
+        return ()
+    *older, newest = sorted(snapshots)
+    length = 1
+    while newest // length >= most // 2:
+        length *= 2
+    first = {seq // length: seq for seq in reversed(older)}
+    return tuple(seq for seq in older if first[seq // length] != seq)
 
 
 def snapshots_to_drop(

@@ -10,6 +10,10 @@ from limpet.compose import open_store
 from limpet.events import AnyBody, Failure, Head, inline, seal_all
 from limpet.events import bodies as b
 from limpet.journal import load_step, load_steps
+from limpet.journal.snapshots import save
+from limpet.service.diffs import diff, of_step
+from limpet.service.moments import Point, state_at
+from limpet.state import Fold
 from limpet.stores import Create, Extend, Store
 from limpet.stores.fork_reads import StepRange
 from limpet.stores.rows import WorkerRow
@@ -18,6 +22,8 @@ from limpet.stores.sql_reads import SqlReads
 STEPS = 100_000
 BATCH = 10_000
 PAGE = 50
+# Events between two snapshots of a run of this length.
+SNAPSHOTS = 800
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -53,6 +59,26 @@ async def test_a_page_reads_few_rows_wherever_it_is(url: str, monkeypatch: pytes
         assert [attempt.status for attempt in step.attempts] == ["failed", "completed"]
         assert step.end == 2 * STEPS + 4
         assert sum(rows) <= 2 * PAGE + 20
+        await write_snapshots(store)
+        for number in (3, 49_990, STEPS - 1):
+            rows.clear()
+            moment = await state_at(store, "r1", Point(before=number))
+            assert moment.step == number - 1
+            assert [each.number for each in moment.steps] == list(range(number - 1, max(number - 11, 0), -1))
+            assert sum(rows) <= SNAPSHOTS + 50
+            rows.clear()
+            found = await diff(store, "r1", *await of_step(store, "r1", number))
+            assert [each.number for each in found.steps] == [number]
+            assert sum(rows) <= 2 * SNAPSHOTS + 200
+
+
+async def write_snapshots(store: Store) -> None:
+    """Save the state of the run as often as a long run keeps snapshots."""
+    folding = Fold()
+    async for event in store.log("r1"):
+        folding.add(event, store.decode(event))
+        if event.seq % SNAPSHOTS == 0:
+            await save(store, event.head, folding.freeze())
 
 
 async def write_steps(store: Store) -> None:

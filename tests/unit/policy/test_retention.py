@@ -1,5 +1,6 @@
 """Retention: which runs and snapshots may be deleted, and when."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -45,12 +46,18 @@ def test_an_invalid_rule_is_refused() -> None:
         KeepRule(older_than="1d", by_agent={"support": "soon"})
 
 
-def test_too_many_snapshots_are_thinned_out() -> None:
-    """Every second snapshot is deleted, but never the newest."""
-    assert snapshots_to_thin(range(1, 129)) == ()
-    gone = snapshots_to_thin(range(1, 130))
-    left = sorted(set(range(1, 130)) - set(gone))
-    assert (len(left), left[0], left[-1]) == (65, 2, 129)
+@pytest.mark.parametrize("every", [100, 260, 700])
+def test_too_many_snapshots_are_thinned_out_evenly(every: int) -> None:
+    """However long the log grows, no event is far from a snapshot, and the newest snapshot is kept."""
+    kept: list[int] = []
+    for seq in range(every, 400_000, every):
+        kept.append(seq)
+        gone = set(snapshots_to_thin(kept))
+        kept = [each for each in kept if each not in gone]
+        assert kept[-1] == seq
+        assert len(kept) <= 1024
+        if gone:
+            assert max(b - a for a, b in pairwise([0, *kept])) <= max(2 * every, 4 * seq / 1024 + every)
 
 
 def test_a_young_run_is_kept() -> None:
