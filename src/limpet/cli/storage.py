@@ -79,6 +79,10 @@ def verify(  # noqa: PLR0913 - all by name, and few at a time
 def export(
     run: RunId,
     path: Annotated[Path, typer.Argument(metavar="FILE", help="Zip file to write.", show_default=False)],
+    *,
+    with_handoffs: Annotated[
+        bool, typer.Option("--with-handoffs", help="Include the runs that it called or handed over to.")
+    ] = False,
     url: Url = STORE,
     json: Json = False,
 ) -> None:
@@ -87,7 +91,7 @@ def export(
     async def write(app: App) -> str:
         found = (await find_run(app.store, run)).id
         with bar("export"):
-            await app.export(found, path)
+            await app.export(found, path, with_handoffs=with_handoffs)
         return found
 
     found = run_with_app(url, write)

@@ -145,7 +145,8 @@ def _wait(line: TimelineRow) -> Row:
 def _drawn(row: Row, scale: Scale, names: int, digits: int) -> "Text":
     from rich.text import Text  # noqa: PLC0415
 
-    name = _cut(clean(row.name), names, scale.ink)
+    cut = _end_of if row.number else _cut
+    name = cut(clean(row.name), names, scale.ink)
     name.pad_right(names - name.cell_len)
     took = ""
     if row.spans:
@@ -158,6 +159,16 @@ def _drawn(row: Row, scale: Scale, names: int, digits: int) -> "Text":
     text.append(bar, style=style).append(f"  {took:>6}  ").append(row.status, style=style).append(tries)
     text.rstrip()
     return text
+
+
+def _end_of(name: str, width: int, ink: Ink) -> "Text":
+    """Truncate a name to a width in columns: its end says which step it is, its start only in which scope."""
+    from rich.text import Text  # noqa: PLC0415
+
+    found = Text(name)
+    while found.cell_len > width - (len(found) < len(name)):
+        found = found[1:]
+    return found if len(found) == len(name) else Text(ink.cut).append_text(found)
 
 
 def _cut(text: str, width: int, ink: Ink) -> "Text":

@@ -2,11 +2,13 @@
 
 `manifest.json` contains the run's id and its head. `log.jsonl` has one event per line, exactly as stored, so that its
 hashes can be checked. `blobs/` contains the blobs that events refer to, by name. A fork includes the runs whose events
-it shares, each as a file in `origins/`; a run with a conversation includes that conversation.
+it shares, each as a file in `origins/`; a run with a conversation includes that conversation. With handoffs, the runs
+that it called are included, each with its own manifest in a folder of `called/`.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,10 +16,12 @@ from zipfile import ZipFile
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec.structs import replace
 
 from limpet.engine.run.conversation import conversation_of
 from limpet.errors import IdConflict, InvalidBundle, NotFound, Tampered
 from limpet.events import PLAIN, START, VOCABULARY, AnyBody, Codec, Event, blobs_of, seal, verify
+from limpet.events import bodies as b
 from limpet.events.values import encode
 from limpet.service.archives import LEVEL, MAX_BYTES, compression_of, unpacking
 from limpet.service.progress import progress
@@ -44,6 +48,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """For a fork: heads of the runs whose events it shares, the nearest last."""
     talks: tuple[LogEnd, ...] = ()
     """Heads of the conversations whose events its conversation shares, then of that conversation itself."""
+    called: tuple[str, ...] = ()
+    """Runs that it called, and that these called, if they are included."""
 
 
 class EventLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -100,6 +106,8 @@ class Bundle(Struct, frozen=True):
     """Own events of the runs whose events it shares, the nearest last."""
     talks: tuple[tuple[Event, ...], ...] = ()
     """The same for its conversation, which is the last one; empty if it has none."""
+    called: "tuple[Bundle, ...]" = ()
+    """The runs that it called, and that these called, if they are included."""
 
     @property
     def own(self) -> tuple[Event, ...]:
@@ -107,8 +115,34 @@ class Bundle(Struct, frozen=True):
         return tuple(event for event in self.events if event.run == self.events[-1].run)
 
 
-async def export_run(store: Store, run: str, path: Path) -> LogEnd:
-    """Write a run to a file, and return its head there."""
+async def export_run(store: Store, run: str, path: Path, *, with_handoffs: bool = False) -> LogEnd:
+    """Write a run to a file, and return its head in the store. With handoffs, the runs that it called are included."""
+    bundle, end = await _collect(store, run)
+    if with_handoffs:
+        bundle = replace(bundle, called=tuple([each async for each in _called(store, bundle)]))
+    await asyncio.to_thread(_write, path, bundle)
+    return end
+
+
+async def _called(store: Store, bundle: Bundle) -> AsyncIterator[Bundle]:
+    """Yield the runs that a run called, and that these called. Runs that were deleted since are left out."""
+    wanted, seen = [bundle], {bundle.events[-1].run}
+    while wanted:
+        for event in wanted.pop(0).events:
+            body = event.decode(PLAIN)
+            if isinstance(body, b.AgentCalled) and body.mode != "notify" and body.run not in seen:
+                seen.add(body.run)
+                with suppress(NotFound):
+                    found, _ = await _collect(store, body.run)
+                    wanted.append(found)
+                    yield found
+
+
+async def _collect(store: Store, run: str) -> tuple[Bundle, LogEnd]:
+    """Read a run with everything that it refers to, and its head in the store.
+
+    Keys stay in the store: the bundle contains plain text, and its events are sealed again.
+    """
     row = await store.get(run)
     events = tuple([event async for event in _counted(store.log(run), row.seq) if event.seq <= row.seq])
     origins = tuple([origin async for origin in _origins(store, row)])
@@ -119,10 +153,7 @@ async def export_run(store: Store, run: str, path: Path) -> LogEnd:
         blobs[name] = b"".join([part async for part in store.read_blob(name)])
         progress(len(blobs), len(names))
     bundle = Bundle(events, blobs, origins, talks)
-    if store.codec.is_private:  # Keys stay in the store: the file contains plain text, and its events are sealed again.
-        bundle = _recoded(bundle, store.codec, PLAIN)
-    await asyncio.to_thread(_write, path, bundle)
-    return LogEnd.of(events)
+    return _recoded(bundle, store.codec, PLAIN) if store.codec.is_private else bundle, LogEnd.of(events)
 
 
 async def _counted(events: AsyncIterator[Event], total: int) -> AsyncIterator[Event]:
@@ -200,24 +231,38 @@ async def _talks(store: Store, row: RunRow) -> AsyncIterator[tuple[Event, ...]]:
 
 
 def _write(path: Path, bundle: Bundle) -> None:
-    head = LogEnd.of(bundle.events)
-    ends, talks = (tuple(LogEnd.of(log) for log in logs) for logs in (bundle.origins, bundle.talks))
-    manifest = Manifest(format=FORMAT, run=head.run, seq=head.seq, hash=head.hash, origins=ends, talks=talks)
     part = path.with_name(f"{path.name}.part")
     try:
         with ZipFile(part, "w", compresslevel=LEVEL) as file:
-            _write_entry(file, "manifest.json", msgspec.json.encode(manifest))
-            _write_entry(file, "log.jsonl", _lines(bundle.events))
-            for end, origin in zip(ends, bundle.origins, strict=True):
-                _write_entry(file, f"origins/{end.run}.jsonl", _lines(origin))
-            for end, talk in zip(talks, bundle.talks, strict=True):
-                _write_entry(file, f"conversations/{end.run}.jsonl", _lines(talk))
-            for name, data in bundle.blobs.items():
-                _write_entry(file, f"blobs/{name}", data)
+            _write_bundle(file, bundle, "")
+            for each in bundle.called:
+                _write_bundle(file, each, f"called/{each.events[-1].run}/")
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def _write_bundle(file: ZipFile, bundle: Bundle, folder: str) -> None:
+    head = LogEnd.of(bundle.events)
+    ends, talks = (tuple(LogEnd.of(log) for log in logs) for logs in (bundle.origins, bundle.talks))
+    manifest = Manifest(
+        format=FORMAT,
+        run=head.run,
+        seq=head.seq,
+        hash=head.hash,
+        origins=ends,
+        talks=talks,
+        called=tuple(each.events[-1].run for each in bundle.called),
+    )
+    _write_entry(file, f"{folder}manifest.json", msgspec.json.encode(manifest))
+    _write_entry(file, f"{folder}log.jsonl", _lines(bundle.events))
+    for end, origin in zip(ends, bundle.origins, strict=True):
+        _write_entry(file, f"{folder}origins/{end.run}.jsonl", _lines(origin))
+    for end, talk in zip(talks, bundle.talks, strict=True):
+        _write_entry(file, f"{folder}conversations/{end.run}.jsonl", _lines(talk))
+    for name, data in bundle.blobs.items():
+        _write_entry(file, f"{folder}blobs/{name}", data)
 
 
 def _write_entry(file: ZipFile, name: str, data: bytes) -> None:
@@ -238,26 +283,40 @@ async def read_bundle(path: Path, max_bytes: int = MAX_BYTES) -> Bundle:
 
 
 def _read(path: Path, max_bytes: int) -> Bundle:
-    with unpacking(path, max_bytes) as bundle:
-        manifest = msgspec.json.decode(bundle.read("manifest.json"), type=Manifest)
-        if manifest.format != FORMAT:
-            raise InvalidBundle(path=str(path), reason=f"unknown format {manifest.format}; this version reads {FORMAT}")
-        events = _events(bundle.read("log.jsonl"))
-        origins = tuple(_events(bundle.read(f"origins/{end.run}.jsonl")) for end in manifest.origins)
-        talks = tuple(_events(bundle.read(f"conversations/{end.run}.jsonl")) for end in manifest.talks)
-        names = [name for name in bundle.namelist() if name.startswith("blobs/")]
-        blobs = {name.removeprefix("blobs/"): bundle.read(name) for name in names}
+    with unpacking(path, max_bytes) as file:
+        bundle, called = _read_bundle(file, path, "")
+        others = [_read_bundle(file, path, f"called/{run}/") for run in called]
+    return replace(bundle, called=tuple(each for each, _ in others))
+
+
+def _read_bundle(file: ZipFile, path: Path, folder: str) -> tuple[Bundle, tuple[str, ...]]:
+    """Return a run in a folder of a file, and which runs it called are in the file."""
+    manifest = msgspec.json.decode(file.read(f"{folder}manifest.json"), type=Manifest)
+    if folder and folder != f"called/{manifest.run}/":
+        raise InvalidBundle(path=str(path), reason=f"{folder} contains run {manifest.run}")
+    if manifest.format != FORMAT:
+        raise InvalidBundle(path=str(path), reason=f"unknown format {manifest.format}; this version reads {FORMAT}")
+    events = _events(file.read(f"{folder}log.jsonl"))
+    origins = tuple(_events(file.read(f"{folder}origins/{end.run}.jsonl")) for end in manifest.origins)
+    talks = tuple(_events(file.read(f"{folder}conversations/{end.run}.jsonl")) for end in manifest.talks)
+    names = [name for name in file.namelist() if name.startswith(f"{folder}blobs/")]
+    blobs = {name.removeprefix(f"{folder}blobs/"): file.read(name) for name in names}
     head = LogEnd(run=manifest.run, seq=manifest.seq, hash=manifest.hash)
     ends, logs = (*manifest.origins, *manifest.talks, head), (*origins, *talks, events)
     for end, log in zip(ends, logs, strict=True):
         if not log or LogEnd.of(log) != end:
             raise InvalidBundle(path=str(path), reason=f"the log of {end.run} does not end at the head in the manifest")
-    return Bundle(events, blobs, origins, talks)
+    return Bundle(events, blobs, origins, talks), manifest.called
 
 
 async def load_run(store: Store, path: Path, actor: str, max_bytes: int = MAX_BYTES) -> RunRow:
     """Import a run from a file, and the runs whose events it shares, as far as the store does not have them."""
-    return await _load(store, await read_bundle(path, max_bytes), actor)
+    bundle = await read_bundle(path, max_bytes)
+    for each in (*bundle.called, bundle):
+        _verify_logs(each)
+    for each in bundle.called:
+        await _load(store, each, actor)
+    return await _load(store, bundle, actor)
 
 
 async def _load(store: Store, bundle: Bundle, actor: str) -> RunRow:
@@ -296,6 +355,11 @@ def _verify_logs(bundle: Bundle) -> None:
 async def verify_bundle(path: Path, max_bytes: int = MAX_BYTES) -> Verified:
     """Verify a file on its own: its logs against their hashes, its blobs against their names. Raises Tampered."""
     bundle = await read_bundle(path, max_bytes)
+    found = [await _verify_bundle(each) for each in (bundle, *bundle.called)]
+    return Verified(runs=sum(each.runs for each in found), events=sum(each.events for each in found))
+
+
+async def _verify_bundle(bundle: Bundle) -> Verified:
     _verify_logs(bundle)
     if any(event.key_id for event in bundle.events):  # Without the keys, only hashes can be checked.
         return Verified(runs=1, events=len(bundle.events))

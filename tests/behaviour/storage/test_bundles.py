@@ -7,6 +7,7 @@ import pytest
 
 import limpet
 from limpet import testing
+from limpet.service.bundles import verify_bundle
 from limpet.stores.cipher import MasterKeys
 
 
@@ -111,3 +112,69 @@ async def test_a_bundle_from_an_encrypted_store_can_be_loaded_anywhere(tmp_path:
             assert (await other.verify()).runs == 2
             assert (await other.replay(handle.id)).value == 20_000
             assert (await other.load(path)).id == handle.id
+
+
+@limpet.tool(name="bundle_pay", effect="once")
+async def pay(cents: int) -> str:
+    return "x" * cents
+
+
+@limpet.agent(name="bundle_payer")
+async def payer(run: limpet.Run, cents: int) -> str:
+    """Pay, and ask."""
+    await run.step(pay, cents)
+    await run.ask("paid?")
+    return "paid"
+
+
+@limpet.agent(name="bundle_middle")
+async def middle(run: limpet.Run, cents: int) -> str:
+    return await run.call(payer, cents)
+
+
+@limpet.agent(name="bundle_top")
+async def top(run: limpet.Run, cents: int) -> str:
+    return await run.call(middle, cents)
+
+
+@pytest.mark.parametrize("is_private", [False, True])
+async def test_a_run_moves_with_the_runs_that_it_called(tmp_path: Path, is_private: bool) -> None:
+    """Also runs that these called; the whole tree continues in the other store."""
+    keys = MasterKeys(lambda: bytes(32)) if is_private else None
+    store = limpet.open_store(f"sqlite:///{tmp_path}/one.db", keys=keys)
+    path, agents = tmp_path / "run.zip", [top, middle, payer]
+    async with limpet.open(agents=agents).replace(store=store) as app:
+        await app.start(top, 10_000, id="r1")
+        while not await app.inbox():
+            await app.store.now()
+        await app.export("r1", path, with_handoffs=True)
+    assert str(await verify_bundle(path)).startswith("3 runs with ")
+    async with limpet.open(f"sqlite:///{tmp_path}/two.db", agents=agents) as other:
+        handle = await other.load(path)
+        runs = sorted(run.id for run in await other.runs())
+        assert len(runs) == 3
+        await other.verify()
+        await other.approve((await other.inbox())[0], by="ann")
+        for run in runs:
+            await other.resume(run)
+        assert await handle.result(timeout="30s") == "paid"
+
+
+async def test_a_changed_run_in_a_bundle_of_several_is_refused(tmp_path: Path) -> None:
+    """Nothing is stored, also not the runs that are intact."""
+    path = tmp_path / "run.zip"
+    async with testing.app(top, middle, payer) as app:
+        await app.start(top, 5, id="r1")
+        await app.settle()
+        await app.export("r1", path, with_handoffs=True)
+    with zipfile.ZipFile(path) as bundle:
+        parts = {name: bundle.read(name) for name in bundle.namelist()}
+    [log] = [name for name in parts if name.startswith("called/") and b"paid?" in parts[name]]
+    parts[log] = parts[log].replace(b"paid?", b"Paid?")
+    with zipfile.ZipFile(path, "w") as bundle:
+        for name, data in parts.items():
+            bundle.writestr(name, data)
+    async with testing.app(top, middle, payer) as app:
+        with pytest.raises(limpet.Tampered):
+            await app.load(path)
+        assert await app.runs() == []

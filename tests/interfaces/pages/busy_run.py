@@ -115,12 +115,9 @@ async def busy_store(path: Path) -> None:
         await app.advance("2h")
         await app.cancel(handle.id, reason="the customer withdrew it", by="ann")
         await app.settle()
-        runs = [run.id for run in reversed(await app.runs())]
-        for run in runs:
-            await app.export(run, path.with_name(f"{run}.zip"))
+        await app.export(handle.id, path.with_suffix(".zip"), with_handoffs=True)
     async with limpet.open(f"sqlite:///{path}", worker=False) as store:
-        for run in runs:
-            await store.load(path.with_name(f"{run}.zip"))
+        await store.load(path.with_suffix(".zip"))
 
 
 if __name__ == "__main__":

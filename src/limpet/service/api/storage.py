@@ -55,10 +55,13 @@ class Storage(AppCore):
         with file_errors(path) as file:
             return await save_heads(self.store, file)
 
-    async def export(self, run: str, path: str | Path, /) -> None:
-        """Write a run to a file that people can read, and that `load` imports into another store."""
+    async def export(self, run: str, path: str | Path, /, *, with_handoffs: bool = False) -> None:
+        """Write a run to a file that people can read, and that `load` imports into another store.
+
+        With handoffs, the file includes the runs that it called or handed over to, and that these called.
+        """
         with file_errors(path) as file:
-            await export_run(self.store, run, file)
+            await export_run(self.store, run, file, with_handoffs=with_handoffs)
 
     async def load(self, path: str | Path, /, *, max_bytes: int = MAX_BYTES) -> Handle[Any]:
         """Import a run from a file. A run that has not ended continues when it is resumed.
