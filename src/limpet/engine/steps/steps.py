@@ -548,6 +548,8 @@ class Steps:
             error_types=failure.mro,
             **more,
         )
+        if failure.traceback:
+            error.add_note(failure.traceback)  # not as `__cause__`, which a replay could not restore
         return self._x.attribute_error(error, step.name)
 
 

@@ -422,8 +422,8 @@ class WorkerLoop:
             await self._park_for_operator(driver, "unreadable", str(error))
         except NewerVersion as error:
             await self._release_to_newer(driver, error)
-        except Exception as error:
-            log.exception("run %s: unexpected error; releasing the run", driver.run)
+        except Exception as error:  # noqa: BLE001 - another worker may succeed
+            driver.log.write(logging.ERROR, "unexpected error; releasing the run", error=error)
             await self._release_or_park(driver, error)
         finally:
             self._listener.unsubscribe(subscription)
@@ -438,7 +438,7 @@ class WorkerLoop:
 
     async def _park_for_operator(self, driver: RunDriver, key: str, why: str) -> None:
         """Park a run for an operator, because every other worker would fail in the same way."""
-        log.error("run %s: parked for an operator: %s", driver.run, why)
+        driver.log.error("parked for an operator (%s): %s", key, why)
         bodies = (
             b.RiskFlagged(flag=key, detail=why[:2000]),
             b.RunWaiting(waits=(Wait(what="operator", key=key),)),
@@ -483,7 +483,7 @@ class WorkerLoop:
             await self._park_for_operator(driver, "unreadable", str(tampered))
             return
         except LimpetError as failed:
-            log.warning("run %s: verification failed, retrying later: %s", driver.run, failed)
+            driver.log.warning("verification failed, retrying later: %s", failed)
             return  # a later renewal returns the run, and it is adopted
         met, until = self._skipped_agents.get(driver.agent, (0, 0))
         if until <= self._store_clock.now():
