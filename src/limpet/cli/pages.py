@@ -10,12 +10,15 @@ from limpet.cli.waterfall import waterfall
 from limpet.clock import format_time
 from limpet.engine.execution.views import Request, RunInfo
 from limpet.redaction import hide_secrets_in
+from limpet.service.error_records import ErrorInfo, frame_lines
 from limpet.service.report import Report
+from limpet.service.steps import call_text, short
 from limpet.service.views import waits_for_operator, waits_for_worker
+from limpet.service.wait_notices import decision_commands
 
 __all__ = [
-    "decide",
     "next_commands",
+    "print_error",
     "print_inbox",
     "print_report",
     "print_runs",
@@ -25,6 +28,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 
@@ -65,7 +69,7 @@ def print_inbox(requests: Sequence[Request], now: datetime) -> None:
     for request in requests:
         out.print(question_of(request), style="bold")
         print_pairs(out, ((f"  {name}", value) for name, value in _details(request, now)))
-        for command in decide(request):
+        for command in decision_commands(request):
             out.print(f"  next: {command}", soft_wrap=True)
         out.print()
     if not requests:
@@ -105,15 +109,8 @@ def question_of(request: Request) -> str:
     return clean(f"{request.question}{call}{options}")
 
 
-def decide(request: Request) -> Iterator[str]:
-    """Return the commands that decide a request."""
-    if request.kind == "approval" or (request.kind == "ask" and request.schema == {"type": "boolean"}):
-        yield f"limpet approve {request.id}"
-        yield f"limpet reject {request.id} --because …"
-    else:
-        yield f"limpet answer {request.id}"
-
-
+# Styles of failures, by how they were handled.
+HANDLED = {"failed the run": "red", "left undone": "red", "unknown": "red", "caught": "green", "settled": "green"}
 # Number of newest decisions shown; `limpet state` has more.
 DECISIONS = 5
 
@@ -132,13 +129,32 @@ def print_report(report: Report, now: datetime) -> None:
         out.print(f"\nasks {question_of(request)}")
         out.print(f"     {request.id}, to {', '.join(request.to)}{until(request.expires)}", soft_wrap=True)
     if report.error is not None and report.run.status != "completed":
-        place = "" if report.error_step is None else f" (step {report.error_step})"
-        out.print(f"\nlast error{place}: {clean(report.error.type)}: {clean(report.error.message)}")
+        out.print("\nlast error")
+        print_error(report.error, out)
     commands = [*next_commands(report)]
     if commands:
         out.print()
     for command in commands:
         out.print(f"next: {command}", soft_wrap=True)
+
+
+def print_error(error: ErrorInfo, out: "Console") -> None:
+    """Print a failure: where, what, the user's code, and how it was handled."""
+    out.print(f"{_place(error)}: {error.type}: {clean(error.message)}", soft_wrap=True)
+    more = [("call", call_text(error.tool, hide_secrets_in(error.input)))] if error.tool else []
+    more += [] if error.output is None else [("so far", short(str(hide_secrets_in(error.output))))]
+    for name, value in more:
+        out.print(f"  {name}: {clean(value)}", soft_wrap=True)
+    for line in frame_lines(error.traceback):
+        out.print(f"    {clean(line)}", soft_wrap=True)
+    out.print(f"  {error.handled}", style=HANDLED.get(error.handled, ""))
+    if error.hint:
+        out.print(f"  hint: {clean(error.hint)}", soft_wrap=True)
+
+
+def _place(error: ErrorInfo) -> str:
+    attempts = f", attempt {error.attempt} of {error.attempts}" if error.attempt and error.attempts > 1 else ""
+    return clean(error.name if error.step is None else f"step {error.step} {error.name}{attempts}")
 
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
@@ -149,7 +165,8 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "position", info.position.text
     wake = "" if waits_for_worker(info) else until(report.wake)
     more: dict[str, str | None] = {"goal": info.goal, "input": report.input, "output": report.output}
-    more |= {"waits for": f"{info.waits_text}{wake}" if info.waits_for else "", "why": report.why}
+    since = "" if report.since is None else f" since {format_time(report.since)}"
+    more |= {"waits for": f"{info.waits_text}{since}{wake}" if info.waits_for else "", "why": report.why}
     more |= {"resumes at": format_time(report.wake) if info.status == "pending" and report.wake is not None else None}
     more |= {"parent": info.parent, "fork of": info.fork_of, "user": info.user, "session": info.session}
     more |= {"labels": ", ".join(f"{name}={value}" for name, value in info.labels.items())}
@@ -162,7 +179,7 @@ def next_commands(report: Report) -> Iterator[str]:
     """Return the commands to type next: to decide, resume, follow or inspect the run."""
     info = report.run
     for request in report.requests:
-        yield from decide(request)
+        yield from decision_commands(request)
     if info.status == "failed" or waits_for_operator(info):
         yield f"limpet resume {info.id}"
     elif waits_for_worker(info):

@@ -447,7 +447,7 @@ def _run_failed(run: str, failed: b.RunFailed, *, is_recorded: bool) -> RunFaile
         fix=hint_of(failure, run),
     )
     if is_recorded and failure.traceback:
-        error.add_note(f"The traceback, as it was recorded:\n{failure.traceback}")
+        error.add_note(f"The traceback, as it was recorded:\n{failure.traceback.rstrip()}")
     return error
 
 

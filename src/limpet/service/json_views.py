@@ -22,11 +22,12 @@ from limpet.service.artifacts import ArtifactPiece
 from limpet.service.benchmark import Measurement
 from limpet.service.conversations import ConversationInfo, SessionInfo
 from limpet.service.doctor import Finding
+from limpet.service.error_records import ErrorInfo
 from limpet.service.inbox import Decided, GrantInfo
 from limpet.service.moments import Comparison, Diff, MomentJson
 from limpet.service.prompts import PromptView
 from limpet.service.prune import Pruned
-from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo
+from limpet.service.queries import CallInfo, DecisionInfo
 from limpet.service.replay import ReplayCheck, ReplayJson
 from limpet.service.report import Report
 from limpet.service.steps import StepInfo

@@ -6,23 +6,26 @@ from datetime import datetime
 from typing import Any, Literal
 
 from limpet.clock import to_datetime, to_datetime_or_none
-from limpet.events import Failure, Payload, Spent
+from limpet.events import Failure, Payload, Spent, canonical
 from limpet.journal import load_steps
 from limpet.redaction import hide_secrets
 from limpet.service.views import load_payloads
 from limpet.state.log_view import AttemptStatus, AttemptView, StepStatus, StepView
 from limpet.stores import Store
+from limpet.stores.blobs import INLINE
 from limpet.stores.fork_reads import StepRange
 
 __all__ = [
     "AttemptInfo",
     "FailureInfo",
     "StepInfo",
+    "bounded_value",
     "call_text",
     "describe_failure",
     "failure_info",
     "infos_of",
     "plain_value",
+    "short",
     "step_infos",
     "used",
 ]
@@ -70,8 +73,9 @@ class StepInfo:
     """Identity in the log: scopes, name and occurrence."""
     tool: str
     kind: Literal["tool", "model", "read"] = "tool"
-    effect: Literal["none", "idempotent", "once", "transaction"]
-    status: StepStatus
+    effect: Literal["none", "idempotent", "once", "transaction"] | None
+    """Null if the step was refused before it started."""
+    status: StepStatus | Literal["refused"]
     args: Any = None
     """The arguments as used. A value above 8 KB is `{"blob": …, "bytes": …}`."""
     result: Any = None
@@ -194,18 +198,25 @@ def call_text(tool: str, args: Any) -> str:
     """Return a call in one line, with shortened arguments."""
     named = isinstance(args, dict) and not ("blob" in args and "bytes" in args)
     text = ", ".join(f"{name}={value!r}" for name, value in args.items()) if named else str(args)
-    return f"{tool}({_short(text)})"
+    return f"{tool}({short(text)})"
 
 
 def _outcome(view: StepView, result: Payload | None) -> str:
     if view.status in ("completed", "undone") and result is not None:
-        return f" → {_short(repr(plain_value(result)))}"
+        return f" → {short(repr(plain_value(result)))}"
     return f" ✗ {describe_failure(view.error)}" if view.error is not None and view.status != "completed" else ""
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """Return a text without secrets, shortened to one that fits into a line or two."""
     text = hide_secrets(text)
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
+
+
+def bounded_value(value: Any) -> Any:
+    """Return a value, or only its size if it is large."""
+    size = len(canonical(value))
+    return value if size <= INLINE else {"bytes": size}
 
 
 def plain_value(payload: Payload | None) -> Any:

@@ -258,7 +258,7 @@ class Children:
             traceback=failure.traceback,
         )
         if failure.traceback:
-            error.add_note(failure.traceback)
+            error.add_note(failure.traceback.rstrip())
         return error
 
     async def _create(self, agent: Agent[Any, Any], sent: OutgoingCall, how: CallOptions) -> None:
