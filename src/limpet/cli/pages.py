@@ -12,7 +12,7 @@ from limpet.engine.execution.views import Request, RunInfo
 from limpet.redaction import hide_secrets_in
 from limpet.service.error_records import ErrorInfo, frame_lines
 from limpet.service.report import Report
-from limpet.service.steps import call_text, short
+from limpet.service.steps import call_text, describe_failure, short
 from limpet.service.views import waits_for_operator, waits_for_worker
 from limpet.service.wait_notices import decision_commands
 
@@ -109,8 +109,6 @@ def question_of(request: Request) -> str:
     return clean(f"{request.question}{call}{options}")
 
 
-# Styles of failures, by how they were handled.
-HANDLED = {"failed the run": "red", "left undone": "red", "unknown": "red", "caught": "green", "settled": "green"}
 # Number of newest decisions shown; `limpet state` has more.
 DECISIONS = 5
 
@@ -129,7 +127,8 @@ def print_report(report: Report, now: datetime) -> None:
         out.print(f"\nasks {question_of(request)}")
         out.print(f"     {request.id}, to {', '.join(request.to)}{until(request.expires)}", soft_wrap=True)
     if report.error is not None and report.run.status != "completed":
-        out.print("\nlast error")
+        place = "" if report.error.step is None else f" (step {report.error.step})"
+        out.print(f"\nlast error{place}: {clean(describe_failure(report.error))}")
         print_error(report.error, out)
     commands = [*next_commands(report)]
     if commands:
@@ -139,22 +138,24 @@ def print_report(report: Report, now: datetime) -> None:
 
 
 def print_error(error: ErrorInfo, out: "Console") -> None:
-    """Print a failure: where, what, the user's code, and how it was handled."""
-    out.print(f"{_place(error)}: {error.type}: {clean(error.message)}", soft_wrap=True)
-    more = [("call", call_text(error.tool, hide_secrets_in(error.input)))] if error.tool else []
-    more += [] if error.output is None else [("so far", short(str(hide_secrets_in(error.output))))]
-    for name, value in more:
-        out.print(f"  {name}: {clean(value)}", soft_wrap=True)
-    for line in frame_lines(error.traceback):
-        out.print(f"    {clean(line)}", soft_wrap=True)
-    out.print(f"  {error.handled}", style=HANDLED.get(error.handled, ""))
-    if error.hint:
-        out.print(f"  hint: {clean(error.hint)}", soft_wrap=True)
+    """Print the details of a failure: the call, the user's code, how it was handled, and what to do."""
+    print_pairs(out, ((f"  {name}", value) for name, value in _error_details(error)))
 
 
-def _place(error: ErrorInfo) -> str:
+def _error_details(error: ErrorInfo) -> Iterator[tuple[str, str]]:
     attempts = f", attempt {error.attempt} of {error.attempts}" if error.attempt and error.attempts > 1 else ""
-    return clean(error.name if error.step is None else f"step {error.step} {error.name}{attempts}")
+    yield "in", f"{error.name}{attempts}"
+    if error.tool:
+        yield "call", call_text(error.tool, hide_secrets_in(error.input))
+    elif error.input is not None:
+        yield "input", short(str(hide_secrets_in(error.input)))
+    if error.output is not None:
+        yield "so far", short(str(hide_secrets_in(error.output)))
+    for place, line in enumerate(frame_lines(error.traceback)):
+        yield "" if place else "at", line
+    yield "handled", error.handled
+    if error.hint:
+        yield "hint", error.hint
 
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:

@@ -20,7 +20,7 @@ from limpet.service.inbox import Decided, GrantInfo
 from limpet.service.page import Page
 from limpet.service.queries import CallInfo, DecisionInfo
 from limpet.service.report import Report
-from limpet.service.steps import StepInfo
+from limpet.service.steps import StepInfo, describe_failure
 from limpet.service.views import one_line, waits_for_operator, waits_for_worker
 from limpet.service.workers import AgentInfo, Stats, WorkerInfo
 
@@ -88,7 +88,8 @@ def _errors(found: Page[ErrorInfo], now: datetime, given: Arguments) -> None:
         return
     out = console()
     for each in found:
-        out.print(f"{about(now - each.time)} ago", style="bold")
+        place = "" if each.step is None else f", step {each.step}"
+        out.print(clean(f"{about(now - each.time)} ago{place}: {describe_failure(each)}"), style="bold")
         print_error(each, out)
         out.print()
     print_text("no errors" if not found else "" if found.next is None else f"more: --cursor {found.next}")

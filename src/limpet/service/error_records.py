@@ -84,10 +84,10 @@ class ErrorInfo:
     handled: Handled
     """`caught` if the step failed and the run did not fail with it; `failed the step` until that is known."""
     hint: str = ""
-    """What to do, if the error says it."""
+    """Advice of the error on how to continue; "" if it has none."""
 
 
-class Frame(NamedTuple):
+class CodeLine(NamedTuple):
     """A line of the user's code in a traceback."""
 
     file: str
@@ -106,10 +106,10 @@ _FOREIGN = re.compile(
 )
 
 
-def user_frames(traceback: str, most: int = 3) -> list[Frame]:
+def user_frames(traceback: str, most: int = 3) -> list[CodeLine]:
     """Return the innermost lines of the user's code in a traceback, without those of libraries and of Limpet."""
     found = [
-        Frame(each["file"], int(each["line"]), each["function"], (each["code"] or "").strip())
+        CodeLine(each["file"], int(each["line"]), each["function"], (each["code"] or "").strip())
         for each in _FRAME.finditer(traceback)
         if not _FOREIGN.search(each["file"])
     ]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from limpet.clock import to_datetime, to_datetime_or_none
 from limpet.events import Failure, Payload, Spent, canonical
@@ -183,7 +183,17 @@ def failure_info(failure: Failure | None) -> FailureInfo | None:
     return FailureInfo(type=failure.type, message=failure.message, traceback=failure.traceback)
 
 
-def describe_failure(failure: Failure | FailureInfo) -> str:
+class Described(Protocol):
+    """A failure with a type and a message."""
+
+    @property
+    def type(self) -> str: ...
+
+    @property
+    def message(self) -> str: ...
+
+
+def describe_failure(failure: Described) -> str:
     """Return the type and message of a failure, in one line."""
     return f"{failure.type}: {failure.message}" if failure.message else failure.type
 

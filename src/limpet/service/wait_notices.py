@@ -45,7 +45,7 @@ class OperatorWait:
         """Return it as a sentence that begins with the run; with `most`, the reason is shortened."""
         state = STATES.get(self.key, f"waits for an operator ({self.key})")
         since = "" if self.since is None else f" since {format_time(self.since)}"
-        why = self.why if most is None or len(self.why) <= most else f"{self.why[:most]}…"
+        why = self.why if most is None else _first_sentences(self.why, most)
         return f"{run} {state}{since}{f': {why}' if why else ''}"
 
 
@@ -67,6 +67,15 @@ async def operator_wait(store: Store, run: str, key: str) -> OperatorWait:
             case _:
                 pass
     return OperatorWait(key=key, why=why, since=since)
+
+
+def _first_sentences(text: str, most: int) -> str:
+    """Return a text, shortened at the end of a sentence if possible."""
+    text = " ".join(text.split())
+    if len(text) <= most:
+        return text
+    head, stop, _ = text[:most].rpartition(". ")
+    return f"{head}." if stop else f"{text[:most]}…"
 
 
 def decision_commands(request: Request) -> Iterator[str]:
@@ -147,7 +156,7 @@ class WaitNotices:
         if not rows:
             return None  # decided meanwhile
         request = await request_of(self._store, rows[0])
-        question = request.question if len(request.question) <= MAX_TEXT else f"{request.question[:MAX_TEXT]}…"
+        question = _first_sentences(request.question, MAX_TEXT)
         call = f" {request.tool}" if request.tool and request.tool not in question else ""
         return f'{run} asks "{question}"{call} (request {id}): {next(decision_commands(request))}'
 

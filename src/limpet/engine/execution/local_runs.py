@@ -1,4 +1,4 @@
-"""What this process remembers of runs while its code holds handles on them: the exception that ended a run."""
+"""Runs that this process has handles on, each with the exception that failed it here."""
 
 from types import TracebackType
 from weakref import WeakValueDictionary
