@@ -20,6 +20,7 @@ from limpet.redaction import hide_secrets
 from limpet.service.views import request_of
 from limpet.service.workers import live_workers
 from limpet.state import ENDED
+from limpet.state.fold import PAUSED
 from limpet.stores import RequestFilter, Store
 from limpet.stores.api.logs import LogPosition
 
@@ -53,19 +54,15 @@ async def operator_wait(store: Store, run: str, key: str) -> OperatorWait:
     """Return why a run waits for an operator. Only the end of its log is read."""
     why, since = "", None
     for event in await store.read(run, limit=SEARCHED, backwards=True):
-        match store.decode(event):
-            case b.RunWaiting() | b.PauseRequested() if since is None:
-                since = to_datetime(event.time)
-            case b.RiskFlagged(flag=flag, detail=detail) if flag == key:
-                why = detail
-                break
-            case b.PauseRequested(reason=reason) if key == "paused":
-                why = reason
-                break
-            case b.RunClaimed():
-                break
-            case _:
-                pass
+        body = store.decode(event)
+        if since is None and isinstance(body, b.RunWaiting | b.PauseRequested):
+            since = to_datetime(event.time)
+        if isinstance(body, b.PauseRequested) and key == PAUSED.key:
+            why = body.reason
+        elif isinstance(body, b.RiskFlagged) and body.flag == key:
+            why = body.detail
+        if why or isinstance(body, b.RunClaimed):
+            break
     return OperatorWait(key=key, why=why, since=since)
 
 
@@ -129,27 +126,29 @@ class WaitNotices:
             row = await self._store.get(run)
             workers = await live_workers(self._store, await self._store.now())
             for wait in workers.waits_for(row):
-                if f"{run} {wait.text}" not in self._local.announced:
-                    await self._announce(run, wait)
+                await self._announce(run, wait)
         except LimpetError:
             return  # The call that waits gets the error of the store itself.
 
     async def _announce(self, run: str, wait: WaitsFor) -> None:
+        line = await self._line(run, wait)
+        if line is not None and line not in self._local.announced:
+            self._local.announced.add(line)
+            print(f"limpet: {hide_secrets(line)}", file=sys.stderr, flush=True)  # noqa: T201 - for the person who waits
+
+    async def _line(self, run: str, wait: WaitsFor) -> str | None:
         match wait.what:
             case "person":
-                line = await self._question(run, wait.key)
+                return await self._question(run, wait.key)
             case "operator":
-                line = await self._operator(run, wait.key)
+                return await self._operator(run, wait.key)
             case "worker":
-                line = f"no live worker serves {wait.key}, the agent of {run}: limpet worker MODULE:ATTRIBUTE"
+                return f"no live worker serves {wait.key}, the agent of {run}: limpet worker MODULE:ATTRIBUTE"
             case "run":
                 self._follow(wait.key)
-                return
+                return None
             case "signal" | "time":
-                return
-        if line is not None:
-            self._local.announced.add(f"{run} {wait.text}")
-            print(f"limpet: {hide_secrets(line)}", file=sys.stderr, flush=True)  # noqa: T201 - for the person who waits
+                return None
 
     async def _question(self, run: str, id: str) -> str | None:
         rows = await self._store.requests(RequestFilter(id=id))

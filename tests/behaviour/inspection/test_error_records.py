@@ -236,7 +236,7 @@ async def test_a_compensation_that_fails_finally_leaves_its_step_done() -> None:
         return f"room {room}"
 
     @book.compensate
-    async def unbook(result: str | None) -> None:
+    async def unbook(result: str | None, room: int) -> None:
         raise ConnectionError("hotel closed")
 
     @limpet.agent(name="records_traveller")

@@ -51,7 +51,6 @@ async def test_the_cause_is_the_exception_that_the_code_raised() -> None:
         shown = "".join(traceback.format_exception(error))
         assert "raise RAISED[-1]" in shown
         assert "run_driver" not in shown
-        assert shown.count("KeyError: 'order'") == 1
         assert not hasattr(error, "__notes__")
 
 
@@ -122,7 +121,10 @@ def test_an_exception_belongs_to_the_event_that_records_it() -> None:
         (limpet.BudgetExceeded(limit="max_steps", allowed=1, wanted=2), "start a new run"),
         (limpet.InvalidArgument(path="to", reason="is empty"), "Correct to and retry"),
         (limpet.DeadlineExceeded(deadline=0), "Set a later deadline="),
-        (limpet.Rejected(tool="t", number=1, attempts=0, error_type="limpet.Rejected"), "`limpet resume r-1` asks again"),
+        (
+            limpet.Rejected(tool="t", number=1, attempts=0, error_type="limpet.Rejected"),
+            "`limpet resume r-1` asks again",
+        ),
         (limpet.StepFailed(tool="t", number=1, attempts=1, error_type="builtins.KeyError"), ""),
         (KeyError("x"), ""),
     ],

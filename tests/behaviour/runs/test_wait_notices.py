@@ -144,7 +144,7 @@ def test_blocking_code_is_told_too(capsys: pytest.CaptureFixture[str], tmp_path:
         assert (said + capsys.readouterr().err).count("\n") == 1
 
 
-async def test_a_run_that_waits_for_an_operator_is_announced_with_the_reason(stderr: Stderr) -> None:
+async def test_a_run_that_waits_for_an_operator_is_announced_with_the_reason(stderr: Stderr, tmp_path: Path) -> None:
     """Here it has diverged; a report shows why and since when, too."""
 
     @limpet.tool(effect="none", name="notices_look")
@@ -153,40 +153,39 @@ async def test_a_run_that_waits_for_an_operator_is_announced_with_the_reason(std
 
     @limpet.agent(name="notices_diverges")
     async def old(run: limpet.Run) -> Any:
-        await run.step(look.options(name="before"))
+        await run.step(look)
         return await run.ask("Go on?")
 
     @limpet.agent(name="notices_diverges")
     async def new(run: limpet.Run) -> Any:
-        return await run.ask("Go on?")
+        return await run.step(look)
 
     @limpet.agent(name="notices_sleeper")
     async def sleeper(run: limpet.Run) -> None:
         await run.sleep("1d")
 
-    async with opened(old, sleeper) as app:
+    url = f"sqlite:///{tmp_path}/limpet.db"
+    async with opened(old, sleeper, url=url) as app:
         await app.start(old, id="r")
         await app.start(sleeper, id="s")
         await parked(app, "r")
         await parked(app, "s")
         await app.pause("s", reason="holidays")
-        store = app.store
         [request] = await app.inbox()
-        again = limpet.open("memory:", agents=[new, sleeper]).replace(store=store)
-        await app._worker_loop.stop()  # type: ignore[union-attr]
-        async with again:
-            waiting = [asyncio.create_task((await again.get(run)).result()) for run in "rs"]
-            await again.approve(request, by="ann")
-            lines = await stderr.until(2)
-            [diverged] = [line for line in lines if " has diverged " in line]
-            [paused] = [line for line in lines if " is paused " in line]
-            assert re.match(r"limpet: r has diverged since 20.* UTC: The code of r no longer matches", diverged)
-            assert diverged.endswith("Nothing was done. After fixing the cause: limpet resume r")
-            assert re.match(r"limpet: s is paused since 20.* UTC: holidays\. limpet resume s$", paused)
-            report = await again.show("r")
-            assert report.since is not None
-            assert report.why is not None
-            assert "no longer matches its log" in report.why
-            for task in waiting:
-                task.cancel()
-            await asyncio.wait(waiting)
+    async with opened(new, sleeper, url=url) as app:
+        await app.approve(request, by="ann")
+        waiting = [asyncio.create_task((await app.get(run)).result()) for run in "rs"]
+        while not any(" has diverged " in line for line in stderr.read()) or len(stderr.lines) < 2:
+            await asyncio.get_running_loop().run_in_executor(None, lambda: None)
+        [diverged] = [line for line in stderr.lines if " has diverged " in line]
+        [paused] = [line for line in stderr.lines if " is paused " in line]
+        assert re.match(r"limpet: r has diverged since 20.* UTC: The code of r no longer matches", diverged)
+        assert diverged.endswith("Nothing was done. After fixing the cause: limpet resume r")
+        assert re.match(r"limpet: s is paused since 20.* UTC: holidays\. limpet resume s$", paused)
+        report = await app.show("r")
+        assert report.since is not None
+        assert report.why is not None
+        assert "no longer matches its log" in report.why
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)

@@ -1,7 +1,7 @@
 """`limpet doctor`: every problem is found with a hint, and repairable ones are fixed."""
 
-import re
 import json
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing

@@ -13,7 +13,7 @@ class LocalRun:
         self.waiters = 0
         """Number of calls that wait for the run now."""
         self.announced: set[str] = set()
-        """Reasons for waiting that were printed."""
+        """Lines that were printed to say why it waits."""
         self._error: BaseException | None = None
         self._seq = 0
 
