@@ -144,7 +144,8 @@ def print_error(error: ErrorInfo, out: "Console") -> None:
 
 def _error_details(error: ErrorInfo) -> Iterator[tuple[str, str]]:
     attempts = f", attempt {error.attempt} of {error.attempts}" if error.attempt and error.attempts > 1 else ""
-    yield "in", f"{error.name}{attempts}"
+    if error.step is not None:
+        yield "in", f"{error.name}{attempts}"
     if error.tool:
         yield "call", call_text(error.tool, hide_secrets_in(error.input))
     elif error.input is not None:
@@ -181,7 +182,10 @@ def next_commands(report: Report) -> Iterator[str]:
     info = report.run
     for request in report.requests:
         yield from decision_commands(request)
-    if info.status == "failed" or waits_for_operator(info):
+    error = report.error
+    if info.status == "failed" and error is not None and error.hint and "limpet resume" not in error.hint:
+        yield f"limpet log {info.id}"  # its hint says what to do: resuming would fail again
+    elif info.status == "failed" or waits_for_operator(info):
         yield f"limpet resume {info.id}"
     elif waits_for_worker(info):
         died = "its worker died, and " * (info.status == "running")

@@ -340,14 +340,16 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
         Use this in a server that has to handle repeated requests with an idempotency key. If the process dies during
         the call, the next `once` with the same key calls `fn` again.
         """
-        listener = self._check_open()
+        listener, local = self._check_open(), self.local_runs.of(key)
         created = await create_once(self._settings, key)
         if created.status not in ENDED:
             loop = self._settings.worker_loop([agent_of(key, fn)], self._settings.worker or Worker(), self._time, self)
             await loop.start(listener)
+            local.waiters += 1
             try:
                 await self._wait_until_ended(key, None)
             finally:
+                local.waiters -= 1
                 await loop.stop()
         result: T = (await self._outcome(key)).value
         return result
@@ -386,11 +388,7 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
         ended = asyncio.Event()
         loop = self._worker_loop
 
-        def is_driving(run: str) -> bool:
-            return loop is not None and loop.is_driving(run)
-
-        served = () if loop is None else self._agents
-        notices = None if local is None else WaitNotices(self.store, listener, served, is_driving, local)
+        notices = None if local is None else WaitNotices(self.store, listener, loop, local)
 
         def notify(place: LogPosition) -> None:
             if place is GONE or place.status in ENDED:
@@ -398,7 +396,7 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
             elif notices is not None:
                 notices.notify(run, place)
 
-        subscription = Subscription(run, lambda: None if is_driving(run) else 0, notify)
+        subscription = Subscription(run, lambda: None if loop is not None and loop.is_driving(run) else 0, notify)
         cancel_timer = None if timeout is None else self._settings.clock.call_later(microseconds(timeout), ended.set)
         listener.subscribe(subscription)
         try:

@@ -19,7 +19,7 @@ from limpet.events import AnyBody, Event, Failure, Payload
 from limpet.events import bodies as b
 from limpet.journal import load
 from limpet.service.steps import bounded_value, plain_value
-from limpet.service.views import load_payloads, read_end
+from limpet.service.views import Ended, load_payloads, read_end
 from limpet.state import LogView, RunState, StepView
 from limpet.stores import RequestFilter, Store
 from limpet.stores.fork_reads import StepRange
@@ -129,6 +129,7 @@ class ErrorRecords:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._agents: dict[str, str] = {}
+        self._ends: dict[str, tuple[Event, Ended] | None] = {}
 
     async def agent_of(self, run: str) -> str:
         """Return the agent of a run, or "" if the run was pruned since."""
@@ -160,7 +161,7 @@ class ErrorRecords:
         run = state.run
         if state.error is None:
             return None
-        ended = await read_end(self._store, run) if state.status == "failed" else None
+        ended = await self._end(run) if state.status == "failed" else None
         if ended is None:
             return None if state.error_step is None else await self._last_of_step(run, state.error_step)
         event, body = ended
@@ -233,7 +234,7 @@ class ErrorRecords:
 
     async def _fate(self, run: str, event: Event, number: int | None, *names: str) -> _Handling:
         """Return whether a run failed with an error that its code got, caught it, or has not continued yet."""
-        ended = await read_end(self._store, run)
+        ended = await self._end(run)
         if ended is not None and isinstance(ended[1], b.RunFailed) and _is_because(ended[1], number, names):
             return _Handling("failed the run", ended[1].failure)
         has_continued = ended is not None
@@ -243,6 +244,12 @@ class ErrorRecords:
                 return _Handling("failed the run" if _is_because(body, number, names) else "caught")
             has_continued |= isinstance(body, _CONTINUED)
         return _Handling("caught" if has_continued else "failed the step")
+
+    async def _end(self, run: str) -> tuple[Event, Ended] | None:
+        """Return the event with which a run ended. Each is read once, for all its failures."""
+        if run not in self._ends:
+            self._ends[run] = await read_end(self._store, run)
+        return self._ends[run]
 
     # Runs and compensations
 

@@ -5,7 +5,7 @@ The lines are not recorded. They are printed by the listener that wakes the call
 
 import asyncio
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -14,9 +14,11 @@ from limpet.clock import format_time, to_datetime
 from limpet.engine.execution.local_runs import LocalRun
 from limpet.engine.execution.views import Request, WaitsFor
 from limpet.engine.worker.change_listener import GONE, ChangeListener, Subscription
+from limpet.engine.worker.worker import WorkerLoop
 from limpet.errors import LimpetError
 from limpet.events import bodies as b
 from limpet.redaction import hide_secrets
+from limpet.service.steps import call_text
 from limpet.service.views import request_of
 from limpet.service.workers import live_workers
 from limpet.state import ENDED
@@ -87,16 +89,8 @@ def decision_commands(request: Request) -> Iterator[str]:
 class WaitNotices:
     """Prints why a run waits, once for each reason, while a call waits for its result."""
 
-    def __init__(
-        self,
-        store: Store,
-        listener: ChangeListener,
-        served: Collection[str],
-        is_driving: Callable[[str], bool],
-        local: LocalRun,
-    ) -> None:
-        self._store, self._listener, self._served, self._is_driving = store, listener, served, is_driving
-        self._local = local
+    def __init__(self, store: Store, listener: ChangeListener, worker: WorkerLoop | None, local: LocalRun) -> None:
+        self._store, self._listener, self._worker, self._local = store, listener, worker, local
         self._seen: dict[str, int] = {}
         """Last sequence at which each run was examined."""
         self._children: list[Subscription] = []
@@ -108,7 +102,7 @@ class WaitNotices:
             return
         is_first = run not in self._seen
         self._seen[run] = place.seq
-        is_served = place.agent in self._served
+        is_served = self._worker is not None and self._worker.serves(place.agent, place.version)
         if place.status == "waiting" or (not is_served and (place.status == "pending" or is_first)):
             task = asyncio.create_task(self._examine(run))
             self._tasks.add(task)
@@ -156,7 +150,7 @@ class WaitNotices:
             return None  # decided meanwhile
         request = await request_of(self._store, rows[0])
         question = _first_sentences(request.question, MAX_TEXT)
-        call = f" {request.tool}" if request.tool and request.tool not in question else ""
+        call = f" {call_text(request.tool, dict(request.args))}" if request.tool else ""
         return f'{run} asks "{question}"{call} (request {id}): {next(decision_commands(request))}'
 
     async def _operator(self, run: str, key: str) -> str:
@@ -168,6 +162,9 @@ class WaitNotices:
     def _follow(self, run: str) -> None:
         """Also say why a run waits that the first one called."""
         if run not in self._seen:
-            subscription = Subscription(run, lambda: None if self._is_driving(run) else 0, partial(self.notify, run))
+            subscription = Subscription(run, partial(self._known, run), partial(self.notify, run))
             self._children.append(subscription)
             self._listener.subscribe(subscription)
+
+    def _known(self, run: str) -> int | None:
+        return None if self._worker is not None and self._worker.is_driving(run) else 0

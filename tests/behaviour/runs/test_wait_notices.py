@@ -128,6 +128,23 @@ async def test_a_run_without_a_live_worker_is_announced(stderr: Stderr, tmp_path
         await asyncio.wait({waiting})
 
 
+async def test_a_version_that_only_other_workers_serve_is_announced(stderr: Stderr, tmp_path: Path) -> None:
+    """Although this process serves another version of the agent."""
+
+    @limpet.agent(name="notices_asker", version="2")
+    async def newer(run: limpet.Run, question: str) -> None: ...
+
+    url = f"sqlite:///{tmp_path}/limpet.db"
+    async with limpet.open(url, agents=[asker], worker=False) as app:
+        await app.start(asker, "Now?", id="r")
+    async with opened(newer, url=url) as app:
+        waiting = asyncio.create_task((await app.get("r")).result())
+        [line] = await stderr.until(1)
+        assert line.startswith("limpet: no live worker serves notices_asker 1, the agent of r:")
+        waiting.cancel()
+        await asyncio.wait({waiting})
+
+
 def test_blocking_code_is_told_too(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/limpet.db"
     with sync.open(url, agents=[asker]):
@@ -189,3 +206,25 @@ async def test_a_run_that_waits_for_an_operator_is_announced_with_the_reason(std
         for task in waiting:
             task.cancel()
         await asyncio.wait(waiting)
+
+
+async def test_a_request_for_approval_is_announced_with_the_call(stderr: Stderr) -> None:
+    @limpet.tool(effect="once", risk="pay", name="notices_refund")
+    async def refund(order: str, cents: int) -> str:
+        return "R-7"
+
+    @limpet.agent(name="notices_support", approvals=limpet.Approvals("pay"))
+    async def support(run: limpet.Run) -> str:
+        return await run.step(refund, "o-1", 4900)
+
+    async with opened(support) as app:
+        waiting = asyncio.create_task(app.run(support, id="r"))
+        [line] = await stderr.until(1)
+        [request] = await app.inbox()
+        call = "notices_refund(cents=4900, order='o-1')"
+        assert line == (
+            f'limpet: r asks "May notices_refund run with these arguments?" {call} (request {request.id}): '
+            f"limpet approve {request.id}"
+        )
+        await app.approve(request, by="ann")
+        assert await waiting == "R-7"

@@ -151,6 +151,10 @@ class WorkerLoop:
         """Whether the worker drives at least one run."""
         return bool(self._drivers)
 
+    def serves(self, agent: str, version: str) -> bool:
+        """Return whether this worker claims runs of a version of an agent."""
+        return (agent, version) in self._agents_by_version
+
     def is_driving(self, run: str) -> bool:
         """Return whether this worker drives the run now; subscribers are notified when it no longer does."""
         return run in self._drivers
