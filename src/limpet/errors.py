@@ -618,9 +618,18 @@ class RunFailed(LimpetError):
     message: str
     step: int | None = None
     error_types: tuple[str, ...] = ()
+    """Qualified names of the error's class and all its base classes."""
+    traceback: str = ""
+    """Traceback of the error, as it was recorded."""
+    fix: str = ""
+    """The hint of the error that failed the run, if it has one."""
     code = "run_failed"
-    _summary = "{run} failed: {error_type}: {message}"
+    _summary = "{run} failed: {error_type}: {message}."
     _hint = "Fix the cause, then run `limpet resume {run}` to continue from the failed step."
+
+    def _shown(self) -> dict[str, object]:
+        # The message may already end with a full stop.
+        return {**self.facts, "message": str(self.facts["message"]).removesuffix(".")}
 
 
 @dataclass(eq=False, repr=False)

@@ -74,9 +74,12 @@ class Handle(Generic[Out]):
     def __repr__(self) -> str:
         return f"<handle of run {self.id}>"
 
-    def result(self, *, timeout: Duration | None = None) -> Out:
-        """Wait for the run to end and return its result. Raises RunFailed, RunCancelled, or NotDone on timeout."""
-        return self._app.wait(lambda _: self._handle.result(timeout=timeout))
+    def result(self, *, timeout: Duration | None = None, quiet: bool = False) -> Out:
+        """Wait for the run to end and return its result. Raises RunFailed, RunCancelled, or NotDone on timeout.
+
+        If the run waits for a person, an operator or a worker, a line on stderr says so, unless `quiet` is true.
+        """
+        return self._app.wait(lambda _: self._handle.result(timeout=timeout, quiet=quiet))
 
     def info(self) -> RunInfo:
         """Return the current summary of the run: status, position, what it waits for."""
@@ -202,17 +205,20 @@ class App:
     # Start runs
 
     @overload
-    def run(self, agent: Agent[None, Out], /, **how: Unpack[RunOptions]) -> Out: ...
+    def run(self, agent: Agent[None, Out], /, *, quiet: bool = ..., **how: Unpack[RunOptions]) -> Out: ...
 
     @overload
-    def run(self, agent: Agent[In, Out], input: In, /, **how: Unpack[RunOptions]) -> Out: ...
+    def run(self, agent: Agent[In, Out], input: In, /, *, quiet: bool = ..., **how: Unpack[RunOptions]) -> Out: ...
 
-    def run(self, agent: Agent[Any, Any], input: Any = None, /, **how: Unpack[RunOptions]) -> Any:
+    def run(
+        self, agent: Agent[Any, Any], input: Any = None, /, *, quiet: bool = False, **how: Unpack[RunOptions]
+    ) -> Any:
         """Start a run, wait for it, and return its result. If a run with this id exists, wait for that one.
 
-        Raises RunFailed or RunCancelled, and IdConflict if the existing run has another agent or input.
+        Raises RunFailed or RunCancelled, and IdConflict if the existing run has another agent or input. If the run
+        waits for a person, an operator or a worker, a line on stderr says so, unless `quiet` is true.
         """
-        return self.wait(lambda app: app.run(agent, input, **how))
+        return self.wait(lambda app: app.run(agent, input, quiet=quiet, **how))
 
     @overload
     def start(self, agent: Agent[None, Out], /, **how: Unpack[StartOptions]) -> Handle[Out]: ...

@@ -102,8 +102,9 @@ class JsonLines(logging.Formatter):
     """Formats log records as JSON, one per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as JSON: time, level, message, and traceback if there is one."""
+        """Return the record as JSON: time, level, message, the run it is about, and traceback if there is one."""
         line = {"time": int(record.created * 1_000_000), "level": record.levelname, "message": record.getMessage()}
+        line |= {name: getattr(record, name) for name in ("run", "agent", "version", "step") if hasattr(record, name)}
         if record.exc_text:
             line["traceback"] = record.exc_text  # already redacted by our log filter
         elif record.exc_info:

@@ -10,12 +10,15 @@ from limpet.cli.waterfall import waterfall
 from limpet.clock import format_time
 from limpet.engine.execution.views import Request, RunInfo
 from limpet.redaction import hide_secrets_in
+from limpet.service.error_records import ErrorInfo, frame_lines
 from limpet.service.report import Report
+from limpet.service.steps import call_text, describe_failure, short
 from limpet.service.views import waits_for_operator, waits_for_worker
+from limpet.service.wait_notices import decision_commands
 
 __all__ = [
-    "decide",
     "next_commands",
+    "print_error",
     "print_inbox",
     "print_report",
     "print_runs",
@@ -25,6 +28,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 
@@ -65,7 +69,7 @@ def print_inbox(requests: Sequence[Request], now: datetime) -> None:
     for request in requests:
         out.print(question_of(request), style="bold")
         print_pairs(out, ((f"  {name}", value) for name, value in _details(request, now)))
-        for command in decide(request):
+        for command in decision_commands(request):
             out.print(f"  next: {command}", soft_wrap=True)
         out.print()
     if not requests:
@@ -105,15 +109,6 @@ def question_of(request: Request) -> str:
     return clean(f"{request.question}{call}{options}")
 
 
-def decide(request: Request) -> Iterator[str]:
-    """Return the commands that decide a request."""
-    if request.kind == "approval" or (request.kind == "ask" and request.schema == {"type": "boolean"}):
-        yield f"limpet approve {request.id}"
-        yield f"limpet reject {request.id} --because …"
-    else:
-        yield f"limpet answer {request.id}"
-
-
 # Number of newest decisions shown; `limpet state` has more.
 DECISIONS = 5
 
@@ -132,13 +127,36 @@ def print_report(report: Report, now: datetime) -> None:
         out.print(f"\nasks {question_of(request)}")
         out.print(f"     {request.id}, to {', '.join(request.to)}{until(request.expires)}", soft_wrap=True)
     if report.error is not None and report.run.status != "completed":
-        place = "" if report.error_step is None else f" (step {report.error_step})"
-        out.print(f"\nlast error{place}: {clean(report.error.type)}: {clean(report.error.message)}")
+        place = "" if report.error.step is None else f" (step {report.error.step})"
+        out.print(f"\nlast error{place}: {clean(describe_failure(report.error))}")
+        print_error(report.error, out)
     commands = [*next_commands(report)]
     if commands:
         out.print()
     for command in commands:
         out.print(f"next: {command}", soft_wrap=True)
+
+
+def print_error(error: ErrorInfo, out: "Console") -> None:
+    """Print the details of a failure: the call, the user's code, how it was handled, and what to do."""
+    print_pairs(out, ((f"  {name}", value) for name, value in _error_details(error)))
+
+
+def _error_details(error: ErrorInfo) -> Iterator[tuple[str, str]]:
+    attempts = f", attempt {error.attempt} of {error.attempts}" if error.attempt and error.attempts > 1 else ""
+    if error.step is not None:
+        yield "in", f"{error.name}{attempts}"
+    if error.tool:
+        yield "call", call_text(error.tool, hide_secrets_in(error.input))
+    elif error.input is not None:
+        yield "input", short(str(hide_secrets_in(error.input)))
+    if error.output is not None:
+        yield "so far", short(str(hide_secrets_in(error.output)))
+    for place, line in enumerate(frame_lines(error.traceback)):
+        yield "" if place else "at", line
+    yield "handled", error.handled
+    if error.hint:
+        yield "hint", error.hint
 
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
@@ -149,7 +167,8 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "position", info.position.text
     wake = "" if waits_for_worker(info) else until(report.wake)
     more: dict[str, str | None] = {"goal": info.goal, "input": report.input, "output": report.output}
-    more |= {"waits for": f"{info.waits_text}{wake}" if info.waits_for else "", "why": report.why}
+    since = "" if report.since is None else f" since {format_time(report.since)}"
+    more |= {"waits for": f"{info.waits_text}{since}{wake}" if info.waits_for else "", "why": report.why}
     more |= {"resumes at": format_time(report.wake) if info.status == "pending" and report.wake is not None else None}
     more |= {"parent": info.parent, "fork of": info.fork_of, "user": info.user, "session": info.session}
     more |= {"labels": ", ".join(f"{name}={value}" for name, value in info.labels.items())}
@@ -162,8 +181,11 @@ def next_commands(report: Report) -> Iterator[str]:
     """Return the commands to type next: to decide, resume, follow or inspect the run."""
     info = report.run
     for request in report.requests:
-        yield from decide(request)
-    if info.status == "failed" or waits_for_operator(info):
+        yield from decision_commands(request)
+    error = report.error
+    if info.status == "failed" and error is not None and error.hint and "limpet resume" not in error.hint:
+        yield f"limpet log {info.id}"  # its hint says what to do: resuming would fail again
+    elif info.status == "failed" or waits_for_operator(info):
         yield f"limpet resume {info.id}"
     elif waits_for_worker(info):
         died = "its worker died, and " * (info.status == "running")

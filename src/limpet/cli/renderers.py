@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import Any, get_args
 
 from limpet.cli.load_app import worker_command
-from limpet.cli.output import TableLayout, about, clean, print_table, print_text
-from limpet.cli.pages import next_commands, print_inbox, print_report, print_unserved
+from limpet.cli.output import TableLayout, about, clean, console, print_table, print_text
+from limpet.cli.pages import next_commands, print_error, print_inbox, print_report, print_unserved
 from limpet.clock import format_time
 from limpet.context.slice import ContextSlice, SliceMessage
 from limpet.engine.execution.views import EventView, Request, RunInfo, Status
@@ -15,11 +15,12 @@ from limpet.events import Fact
 from limpet.redaction import hide_secrets_in
 from limpet.service import App
 from limpet.service.conversations import ConversationInfo, SessionInfo
+from limpet.service.error_records import ErrorInfo, frame_at
 from limpet.service.inbox import Decided, GrantInfo
 from limpet.service.page import Page
-from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo
+from limpet.service.queries import CallInfo, DecisionInfo
 from limpet.service.report import Report
-from limpet.service.steps import StepInfo
+from limpet.service.steps import StepInfo, describe_failure
 from limpet.service.views import one_line, waits_for_operator, waits_for_worker
 from limpet.service.workers import AgentInfo, Stats, WorkerInfo
 
@@ -69,14 +70,29 @@ def _decision(each: DecisionInfo, now: datetime) -> dict[str, str]:
 
 
 def _error(each: ErrorInfo, now: datetime) -> dict[str, str]:
-    tries = f", attempt {each.attempt}" if (each.attempt or 1) > 1 else ""
+    tries = f", attempt {each.attempt} of {each.attempts}" if each.attempts > 1 else ""
     return {
         "run": each.run,
         "age": about(now - each.time),
         "step": f"{each.name}{tries}",
         "error": f"{each.type}: {each.message}",
+        "at": frame_at(each.traceback),
         "handled": each.handled,
     }
+
+
+def _errors(found: Page[ErrorInfo], now: datetime, given: Arguments) -> None:
+    """Print failures as a table; those of one run with their input and the user's code."""
+    if given.get("run") is None:
+        _ERROR_TABLE(found, now, given)
+        return
+    out = console()
+    for each in found:
+        place = "" if each.step is None else f", step {each.step}"
+        out.print(clean(f"{about(now - each.time)} ago{place}: {describe_failure(each)}"), style="bold")
+        print_error(each, out)
+        out.print()
+    print_text("no errors" if not found else "" if found.next is None else f"more: --cursor {found.next}")
 
 
 def _call(each: CallInfo, now: datetime) -> dict[str, str]:
@@ -276,7 +292,8 @@ DECISIONS = TableLayout(
     left_out=("agent", "age", "question"),
     wraps=("because", "question", "chosen"),
 )
-ERRORS = TableLayout(narrow={"error": 24, "step": 10}, left_out=("age", "handled"), wraps=("error", "step"))
+ERRORS = TableLayout(narrow={"error": 24, "step": 10, "at": 10}, left_out=("age", "at"), wraps=("error", "step"))
+_ERROR_TABLE = _table(_error, ERRORS, none="no errors")
 CALLS = TableLayout(
     narrow={"because": 18, "call": 18, "run": 12},
     left_out=("step", "age"),
@@ -301,7 +318,7 @@ RENDERERS: Mapping[str, Renderer] = {
     "context": _context,
     "search": _table(_event, FOUND, none="no matching events"),
     "decisions": _table(_decision, DECISIONS, none="no decisions"),
-    "errors": _table(_error, ERRORS, none="no errors"),
+    "errors": _errors,
     "calls": _table(_call, CALLS, none="no matching calls"),
     "agents": _table(_agent, AGENTS, none="no agents"),
     "workers": _table(_worker, WORKERS, none="no workers"),

@@ -14,7 +14,9 @@ from limpet.arguments import checked
 from limpet.clock import Duration, microseconds, to_microseconds
 from limpet.engine.definitions.agents import Agent, check_agent
 from limpet.engine.definitions.contracts import find_agent, save_contracts
+from limpet.engine.execution.failures import hint_of
 from limpet.engine.execution.handle import Handle, Result
+from limpet.engine.execution.local_runs import LocalRun
 from limpet.engine.execution.views import EventView, RunInfo
 from limpet.engine.run.children import creation
 from limpet.engine.run.conversation import CHAT
@@ -29,7 +31,7 @@ from limpet.errors import (
     RunCancelled,
     RunFailed,
 )
-from limpet.events import Constraints, Payload, StatePatch
+from limpet.events import Constraints, Event, Payload, StatePatch
 from limpet.events import bodies as b
 from limpet.ids import check_id
 from limpet.service.api.all_runs import AllRuns
@@ -46,8 +48,10 @@ from limpet.service.operation import InDoors, Param, Resource, command
 from limpet.service.resolve import run_of, suggest_agent
 from limpet.service.settings import Settings
 from limpet.service.views import Ended, event_views, read_end
+from limpet.service.wait_notices import WaitNotices
 from limpet.state import ENDED
 from limpet.stores import Appended, Create, Store, Taken
+from limpet.stores.api.logs import LogPosition
 from limpet.stores.blobs import INLINE, MESSAGE_INLINE, Blob
 
 __all__ = ["App", "RunOptions", "StartOptions"]
@@ -196,18 +200,23 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
     # Start runs
 
     @overload
-    async def run(self, agent: Agent[None, Out], /, **how: Unpack[RunOptions]) -> Out: ...
+    async def run(self, agent: Agent[None, Out], /, *, quiet: bool = ..., **how: Unpack[RunOptions]) -> Out: ...
 
     @overload
-    async def run(self, agent: Agent[In, Out], input: In, /, **how: Unpack[RunOptions]) -> Out: ...
+    async def run(
+        self, agent: Agent[In, Out], input: In, /, *, quiet: bool = ..., **how: Unpack[RunOptions]
+    ) -> Out: ...
 
-    async def run(self, agent: Agent[Any, Any], input: Any = None, /, **how: Unpack[RunOptions]) -> Any:
+    async def run(
+        self, agent: Agent[Any, Any], input: Any = None, /, *, quiet: bool = False, **how: Unpack[RunOptions]
+    ) -> Any:
         """Start a run, wait for it, and return its result. If a run with this id exists, wait for that one.
 
-        Raises RunFailed or RunCancelled, and IdConflict if the existing run has another agent or input.
+        Raises RunFailed or RunCancelled, and IdConflict if the existing run has another agent or input. If the run
+        waits for a person, an operator or a worker, a line on stderr says so, unless `quiet` is true.
         """
         handle = await self.start(agent, input, **how)
-        return await handle.result()
+        return await handle.result(quiet=quiet)
 
     @overload
     async def start(self, agent: Agent[None, Out], /, **how: Unpack[StartOptions]) -> Handle[Out]: ...
@@ -331,61 +340,71 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
         Use this in a server that has to handle repeated requests with an idempotency key. If the process dies during
         the call, the next `once` with the same key calls `fn` again.
         """
-        listener = self._check_open()
+        listener, local = self._check_open(), self.local_runs.of(key)
         created = await create_once(self._settings, key)
         if created.status not in ENDED:
             loop = self._settings.worker_loop([agent_of(key, fn)], self._settings.worker or Worker(), self._time, self)
             await loop.start(listener)
+            local.waiters += 1
             try:
                 await self._wait_until_ended(key, None)
             finally:
+                local.waiters -= 1
                 await loop.stop()
         result: T = (await self._outcome(key)).value
         return result
 
     # For handles
 
-    async def result(self, run: str, timeout: Duration | None) -> Result:
+    async def result(self, run: str, timeout: Duration | None, *, quiet: bool = False) -> Result:
         """Wait until a run has ended, and return its result. Raises RunFailed, RunCancelled, or NotDone after the
         timeout.
         """
+        local = self.local_runs.of(run)
         ended = await read_end(self.store, run)
         if ended is None:
-            await self._wait_until_ended(run, timeout)
+            local.waiters += 1
+            try:
+                await self._wait_until_ended(run, timeout, None if quiet else local)
+            finally:
+                local.waiters -= 1
         return await self._outcome(run, ended)
 
-    async def _outcome(self, run: str, ended: Ended | None = None) -> Result:
+    async def _outcome(self, run: str, ended: tuple[Event, Ended] | None = None) -> Result:
         match ended or await read_end(self.store, run):
-            case b.RunCompleted(output=output):
+            case _, b.RunCompleted(output=output):
                 return Result(await self.store.unpack(output), output.versions)
-            case b.RunFailed(failure=failure, number=step):
-                raise RunFailed(
-                    run=run,
-                    error_type=failure.type,
-                    message=failure.message,
-                    step=step,
-                    error_types=failure.mro,
-                )
-            case b.RunCancelled(reason=reason):
+            case event, b.RunFailed() as failed:
+                cause = self.local_runs.of(run).error_at(event.seq)
+                raise _run_failed(run, failed, is_recorded=cause is None) from cause
+            case _, b.RunCancelled(reason=reason):
                 raise RunCancelled(run=run, reason=reason)
-            case None:
+            case _:
                 raise NotDone(run=run, status=(await self.store.get(run)).status)
 
-    async def _wait_until_ended(self, run: str, timeout: Duration | None) -> None:
+    async def _wait_until_ended(self, run: str, timeout: Duration | None, local: LocalRun | None = None) -> None:
+        """Wait until a run has ended. With `local`, say on stderr why it waits."""
         listener = self._check_open()
         ended = asyncio.Event()
         loop = self._worker_loop
-        subscription = Subscription(
-            run,
-            lambda: None if loop is not None and loop.is_driving(run) else 0,
-            lambda place: ended.set() if place is GONE or place.status in ENDED else None,
-        )
+
+        notices = None if local is None else WaitNotices(self.store, listener, loop, local)
+
+        def notify(place: LogPosition) -> None:
+            if place is GONE or place.status in ENDED:
+                ended.set()
+            elif notices is not None:
+                notices.notify(run, place)
+
+        subscription = Subscription(run, lambda: None if loop is not None and loop.is_driving(run) else 0, notify)
         cancel_timer = None if timeout is None else self._settings.clock.call_later(microseconds(timeout), ended.set)
         listener.subscribe(subscription)
         try:
             await ended.wait()
         finally:
             listener.unsubscribe(subscription)
+            if notices is not None:
+                notices.close()
             if cancel_timer is not None:
                 cancel_timer()
 
@@ -411,6 +430,23 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
         finally:
             if self._listener is not None:
                 self._listener.unsubscribe(subscription)
+
+
+def _run_failed(run: str, failed: b.RunFailed, *, is_recorded: bool) -> RunFailed:
+    """Return the error of a failed run. If its exception is only recorded, a note has the traceback."""
+    failure = failed.failure
+    error = RunFailed(
+        run=run,
+        error_type=failure.type,
+        message=failure.message,
+        step=failed.number,
+        error_types=failure.mro,
+        traceback=failure.traceback,
+        fix=hint_of(failure, run),
+    )
+    if is_recorded and failure.traceback:
+        error.add_note(f"The traceback, as it was recorded:\n{failure.traceback.rstrip()}")
+    return error
 
 
 def _initial(agent: Agent[Any, Any], constraints: Mapping[str, Any] | None) -> StatePatch | None:

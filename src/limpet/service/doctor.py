@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from limpet.clock import SECOND, Clock
+from limpet.clock import SECOND, Clock, format_time
 from limpet.engine.definitions.tools import registered_tools
 from limpet.errors import LimpetError
 from limpet.events import KINDS
 from limpet.service.views import LIVE
+from limpet.service.wait_notices import operator_wait
 from limpet.service.workers import served_by
 from limpet.stores import RunFilter, RunRow, Store
 
@@ -25,6 +26,8 @@ SKEW, FAR = 2 * SECOND, 10 * SECOND
 LITTLE, NONE = 1024**3, 100 * 1024**2
 # Maximum number of runs to check per status, and to name in a message.
 MANY, NAMED = 1000, 3
+# Maximum length of the reason why a run waits for an operator.
+MAX_REASON = 200
 PAUSED = "operator:paused"
 FULL = "Run `limpet workers` to see whether workers are full. Start another, or raise `limpet worker --concurrency`."
 SERVE = "Start a worker that serves it: `limpet worker MODULE:ATTRIBUTE`."
@@ -141,17 +144,11 @@ async def _runs(store: Store, stuck_after: int) -> AsyncIterator[Finding]:
     ready = [row for row in await _some(store, "pending") if row.ready_at is not None and row.ready_at < late]
     still = [row for row in ready if row.agent_version in served.get(row.agent, ())]
     parked = [row for row in await _some(store, "waiting") if _operator(row)]
+    keys = sorted({_operator(row) for row in parked})
     found = [
         _stuck(running, "running on a dead worker", SERVE),
         _stuck(still, "ready for long without being claimed", FULL),
-        *(
-            _stuck(
-                [row for row in parked if _operator(row) == why],
-                f"waiting for an operator: {why}",
-                _operator_hint(parked, why),
-            )
-            for why in sorted({_operator(row) for row in parked})
-        ),
+        *[await _parked(store, [row for row in parked if _operator(row) == key], key) for key in keys],
     ]
     stuck = [each for each in found if each is not None]
     for each in stuck or [Finding(what="runs", level="ok", message="none stuck")]:
@@ -164,9 +161,15 @@ def _operator(row: RunRow) -> str:
     return waits[0].removeprefix("operator:") if waits else ""
 
 
-def _operator_hint(parked: Sequence[RunRow], why: str) -> str:
-    first = next(row.id for row in parked if _operator(row) == why)
-    return f"Run `limpet show {first}` to see why. After fixing the cause, run `limpet resume {first}`."
+async def _parked(store: Store, rows: Sequence[RunRow], key: str) -> Finding | None:
+    """Return the finding for runs that wait for an operator for the same reason; the first is described."""
+    first, wake = rows[0].id, rows[0].ready_at
+    wait = await operator_wait(store, first, key)
+    text = wait.text(first, most=MAX_REASON)
+    retried = "" if wake is None else f" A worker retries it at {format_time(wake)}."
+    end = "" if text.endswith((".", "…")) else "."
+    hint = f"{text}{end}{retried} After fixing the cause, run `limpet resume {first}`; `limpet show {first}` has more."
+    return _stuck(rows, f"waiting for an operator: {key}", hint)
 
 
 def _stuck(rows: Sequence[RunRow], how: str, hint: str) -> Finding | None:

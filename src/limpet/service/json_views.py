@@ -24,11 +24,12 @@ from limpet.service.compare import Comparison
 from limpet.service.conversations import ConversationInfo, SessionInfo
 from limpet.service.diffs import Diff
 from limpet.service.doctor import Finding
+from limpet.service.error_records import ErrorInfo
 from limpet.service.inbox import Decided, GrantInfo
 from limpet.service.moments import MomentJson
 from limpet.service.prompts import PromptView
 from limpet.service.prune import Pruned
-from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo
+from limpet.service.queries import CallInfo, DecisionInfo
 from limpet.service.replay import ReplayCheck, ReplayJson
 from limpet.service.report import Report
 from limpet.service.steps import StepInfo

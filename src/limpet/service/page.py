@@ -5,7 +5,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-__all__ = ["MAX_PAGE_BYTES", "Page"]
+from limpet.errors import InvalidArgument
+
+__all__ = ["MAX_PAGE_BYTES", "Page", "number_of"]
 
 T = TypeVar("T")
 MAX_PAGE_BYTES = 2_000_000
@@ -34,3 +36,12 @@ class Page(list[T]):
             fitting += 1
         found = items[:fitting]
         return cls(found, str(cursor(found[-1])) if found and len(items) > fitting else None)
+
+
+def number_of(cursor: str | None) -> int | None:
+    """Return the number that a cursor stands for. Raises InvalidArgument."""
+    if cursor is None:
+        return None
+    if not cursor.isdecimal() or len(cursor) > 18:
+        raise InvalidArgument(path="cursor", reason=f"{cursor!r} is not a cursor; pass `next` of the page before")
+    return int(cursor)

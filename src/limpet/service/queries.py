@@ -7,31 +7,40 @@ since="7d")`.
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Generic, NamedTuple, TypeVar, get_args
 
 import msgspec
 
 from limpet.clock import SECOND, Duration, microseconds, to_datetime, to_microseconds
+from limpet.engine.approvals.refusals import Refusal
+from limpet.engine.execution.failures import failure_of
 from limpet.engine.execution.views import EventView as Shown
 from limpet.engine.execution.views import Status
 from limpet.errors import InvalidArgument, NotFound
-from limpet.events import KINDS, AnyBody, Event, Failure, Payload
+from limpet.events import KINDS, AnyBody, Event, Payload
 from limpet.events import bodies as b
 from limpet.journal import load, load_step
-from limpet.service.page import Page
-from limpet.service.steps import StepInfo, infos_of, plain_value
+from limpet.service.error_records import ERRORS, REFUSALS, ErrorInfo, ErrorRecords
+from limpet.service.page import Page, number_of
+from limpet.service.resolve import run_of
+from limpet.service.steps import (
+    StepInfo,
+    bounded_value,
+    call_text,
+    describe_failure,
+    failure_info,
+    infos_of,
+    plain_value,
+)
 from limpet.service.views import event_views, load_values
 from limpet.service.where_conditions import all_of
-from limpet.state import StepView
 from limpet.stores import Store
 
-__all__ = ["CallInfo", "DecisionInfo", "ErrorInfo", "Queries", "check_last", "check_status"]
+__all__ = ["CallInfo", "DecisionInfo", "Queries", "check_last", "check_status"]
 
 T = TypeVar("T")
 # Maximum difference between the clocks of the writers.
 SKEW = 300 * SECOND
-ERRORS = ("step.failed", "step.unknown", "run.failed", "compensation.failed")
-Handled = Literal["retried", "escalated", "failed the step", "unknown", "settled", "ended the run", "left undone"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,23 +56,6 @@ class DecisionInfo:
     options: Any
     because: str
     confidence: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ErrorInfo:
-    """A failure, and how it was handled."""
-
-    run: str
-    agent: str
-    seq: int
-    time: datetime
-    step: int | None
-    name: str
-    """The step's identity; the run's id, if the failure ended the run."""
-    attempt: int | None
-    type: str
-    message: str
-    handled: Handled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,19 +91,26 @@ async def _since(store: Store, since: Duration | datetime | None) -> int:
 
 
 class Queries:
-    """Queries about all runs of a store: at most `limit` results, not older than `since`, before a cursor."""
+    """Queries about all runs of a store, or one: at most `limit` results, not older than `since`, before a cursor."""
 
-    def __init__(self, store: Store, since: int, limit: int, cursor: str | None = None) -> None:
-        self._store, self._since, self._limit, self._cursor = store, since, limit, cursor
-        self._agents: dict[str, str] = {}
+    def __init__(self, store: Store, since: int, limit: int, cursor: str | None = None, run: str | None = None) -> None:
+        self._store, self._since, self._limit, self._cursor, self._run = store, since, limit, cursor, run
+        self._records = ErrorRecords(store)
 
     @classmethod
     async def over(
-        cls, store: Store, since: Duration | datetime | None, limit: int, cursor: str | None = None
+        cls,
+        store: Store,
+        since: Duration | datetime | None,
+        limit: int,
+        cursor: str | None = None,
+        run: str | None = None,
     ) -> "Queries":
-        """Check the arguments, and return the queries."""
+        """Check the arguments, and return the queries. With `run`, they only concern this run."""
         check_last(limit)
-        return cls(store, await _since(store, since), limit, cursor)
+        if run is not None:
+            await run_of(store, run)
+        return cls(store, await _since(store, since), limit, cursor, run)
 
     async def search(self, text: str, *, kind: str | None) -> Page[Shown]:
         """Return events that contain a text, ignoring case."""
@@ -145,11 +144,10 @@ class Queries:
         """Return failures, and how each was handled."""
         found = Found[ErrorInfo](self._limit)
         async for event, body, cursor in self._bodies(ERRORS):
-            wrong, known = _failure_in(event.run, body), await self._agent(event.run)
-            if wrong is not None and agent in (None, known):
-                if isinstance(body, b.StepUnknown):
-                    wrong = wrong._replace(handled=await self._handled(event, body))
-                found.add(_error(event, known, wrong), cursor)
+            if agent in (None, await self._agent(self._run or event.run)):
+                record = await self._records.record(event, body, self._run)
+                if record is not None:
+                    found.add(record, cursor)
             if found.is_full:
                 break
         return found.page
@@ -157,36 +155,39 @@ class Queries:
     async def calls(self, tool: str | None, *, where: Sequence[str], agent: str | None) -> Page[CallInfo]:
         """Return calls whose arguments match all conditions, each with the decision before it."""
         holds, found = all_of(where), Found[CallInfo](self._limit)
-        async for event, body, cursor in self._bodies(("step.started",)):
-            assert isinstance(body, b.StepStarted)
-            if body.attempt != 1 or tool not in (None, body.tool) or agent not in (None, await self._agent(event.run)):
-                continue
-            step = await load_step(self._store, event.run, body.number)
-            if step.seq != event.seq:
-                continue  # the run failed, and was resumed: the step is found where it first started
-            if holds(await self._args(step.args)):
-                found.add(await self._call(event.run, step), cursor)
+        async for event, body, cursor in self._bodies(("step.started", *REFUSALS)):
+            run = self._run or event.run
+            if agent in (None, await self._agent(run)):
+                call = await self._call_in(run, event, body, tool)
+                if call is not None and holds(call.args):
+                    found.add(await self._call(run, event.seq, call.step), cursor)
             if found.is_full:
                 break
         return found.page
 
-    async def _call(self, run: str, step: StepView) -> CallInfo:
-        [info] = await infos_of(self._store, [step])
-        made = (await load(self._store, run, at_most=step.seq)).decisions
+    async def _call_in(self, run: str, event: Event, body: AnyBody, tool: str | None) -> "_Call | None":
+        """Return the call of a tool that an event starts or refuses, or None."""
+        if isinstance(body, b.StepStarted):
+            if body.attempt != 1 or tool not in (None, body.tool):
+                return None
+            step = await load_step(self._store, run, body.number)
+            if step.seq != event.seq:
+                return None  # the run failed, and was resumed: the step is found where it first started
+            [info] = await infos_of(self._store, [step])
+            return _Call(info, await self._args(step.args))
+        refusal = await self._records.refusal(body)
+        if refusal is None or refusal.number is None or not refusal.tool or tool not in (None, refusal.tool):
+            return None
+        return _Call(_refused(event, refusal, refusal.number), refusal.args)
+
+    async def _call(self, run: str, seq: int, step: StepInfo) -> CallInfo:
+        made = (await load(self._store, run, at_most=seq)).decisions
         return CallInfo(
             run=run,
             agent=await self._agent(run),
-            step=info,
+            step=step,
             decision=await self._decision_at(run, made[-1].seq) if made else None,
         )
-
-    async def _handled(self, event: Event, unknown: b.StepUnknown) -> Handled:
-        """Return how an attempt with an unknown outcome was handled."""
-        step = await load_step(self._store, event.run, unknown.number)
-        place = max(place for place, attempt in enumerate(step.attempts) if attempt.seq < event.seq)
-        if step.attempts[place].outcome in ("applied", "not_applied"):
-            return "settled"
-        return "retried" if place + 1 < len(step.attempts) else "unknown"
 
     async def _decision_at(self, run: str, seq: int) -> DecisionInfo:
         [event] = await self._store.read(run, after=seq - 1, limit=1)
@@ -208,13 +209,7 @@ class Queries:
         )
 
     async def _agent(self, run: str) -> str:
-        """Return the agent of a run, or "" if the run was pruned since."""
-        if run not in self._agents:
-            try:
-                self._agents[run] = (await self._store.get(run)).agent
-            except NotFound:
-                return ""
-        return self._agents[run]
+        return await self._records.agent_of(run)
 
     async def _args(self, args: Payload) -> Any:
         """Return the arguments of a call, loading them from a blob if necessary."""
@@ -230,6 +225,10 @@ class Queries:
                 yield found
 
     async def _pages(self, kinds: Sequence[str]) -> AsyncIterator[tuple[list[Event], list[str]]]:
+        if self._run is not None:
+            async for events in self._pages_of_run(self._run, kinds):
+                yield events, [str(event.seq) for event in events]
+            return
         before: str | None = self._cursor or ""
         while before is not None:
             try:
@@ -245,6 +244,40 @@ class Queries:
             if page.time < self._since - SKEW:
                 return
             before = page.next
+
+    async def _pages_of_run(self, run: str, kinds: Sequence[str]) -> AsyncIterator[list[Event]]:
+        before = number_of(self._cursor)
+        while page := await self._store.read(run, before=before, backwards=True):
+            yield [event for event in page if event.kind in kinds and event.time >= self._since]
+            if page[-1].time < self._since - SKEW:
+                return
+            before = page[-1].seq
+
+
+class _Call(NamedTuple):
+    """A call of a tool, and its whole arguments."""
+
+    step: StepInfo
+    args: Any
+
+
+def _refused(event: Event, refusal: Refusal, number: int) -> StepInfo:
+    """Return a step that was refused before it started."""
+    failure, time = failure_info(failure_of(refusal.error)), to_datetime(event.time)
+    assert failure is not None
+    return StepInfo(
+        number=number,
+        name=refusal.name,
+        tool=refusal.tool,
+        effect=None,
+        status="refused",
+        args=bounded_value(refusal.args),
+        error=failure,
+        attempt_count=0,
+        started=time,
+        ended=time,
+        text=f"{call_text(refusal.tool, refusal.args)} ✗ {describe_failure(failure)}",
+    )
 
 
 class Found(Generic[T]):
@@ -268,48 +301,6 @@ class Found(Generic[T]):
         """The results."""
         cut = Page.cut(self._items, self._limit, lambda each: each[1])
         return Page((item for item, _ in cut), cut.next)
-
-
-class _Failed(NamedTuple):
-    """A failure in an event."""
-
-    failure: Failure
-    handled: Handled
-    step: int | None
-    name: str
-    attempt: int | None = None
-
-
-def _failure_in(run: str, body: AnyBody) -> _Failed | None:
-    match body:
-        case b.StepFailed():
-            handled: Handled = "escalated" if body.escalated else "failed the step" if body.is_final else "retried"
-            return _Failed(body.failure, handled, body.number, body.name, body.attempt)
-        case b.StepUnknown():
-            failure = body.failure or Failure(type="unknown", message=f"started, then {body.reason}")
-            return _Failed(failure, "unknown", body.number, body.name, body.attempt)
-        case b.RunFailed():
-            return _Failed(body.failure, "ended the run", body.number, body.name or run)
-        case b.CompensationFailed():
-            handled = "left undone" if body.retry_at is None else "retried"
-            return _Failed(body.failure, handled, body.number, f"undo {body.number}", body.attempt)
-        case _:
-            return None
-
-
-def _error(event: Event, agent: str, wrong: _Failed) -> ErrorInfo:
-    return ErrorInfo(
-        run=event.run,
-        agent=agent,
-        seq=event.seq,
-        time=to_datetime(event.time),
-        step=wrong.step,
-        name=wrong.name,
-        attempt=wrong.attempt,
-        type=wrong.failure.type,
-        message=wrong.failure.message,
-        handled=wrong.handled,
-    )
 
 
 def _contains(value: Any, wanted: str) -> bool:

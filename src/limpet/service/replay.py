@@ -143,7 +143,8 @@ async def check(store: Store, run: str, agent: Agent[Any, Any], port: Port | Non
     row = await store.get(run)
     try:
         found = await _dry_run(RunCopy(store, run, row.seq), agent, port, ReplayOptions())
-        end, output = await read_end(store, run), None
+        _, end = await read_end(store, run) or (None, None)
+        output = None
         if isinstance(end, b.RunCompleted):
             output = agent.output_codec.upgrade(await store.unpack(end.output), end.output.versions)
         return ReplayCheck(run=run, problem=_problem(found, end, output), step=row.step)

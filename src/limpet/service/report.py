@@ -9,10 +9,12 @@ from limpet.engine.execution.views import Request, RunInfo
 from limpet.events import AnyBody
 from limpet.events import bodies as b
 from limpet.journal import load, load_steps
-from limpet.service.steps import FailureInfo, StepInfo, failure_info, infos_of
+from limpet.service.error_records import ErrorInfo, ErrorRecords
+from limpet.service.steps import StepInfo, infos_of
 from limpet.service.timeline import TimelineRow, timeline_of
 from limpet.service.views import short_text
 from limpet.state import LogView, RunState
+from limpet.state.fold import PAUSED
 from limpet.stores import Store
 from limpet.stores.fork_reads import StepRange
 
@@ -35,6 +37,8 @@ class Report:
     """When the run continues automatically, if it waits for a time."""
     why: str | None
     """Why the run waits for an operator, or why a worker released it for a while."""
+    since: datetime | None
+    """Since when the run waits, if it is parked."""
     steps: tuple[StepInfo, ...]
     """The newest steps, by number."""
     earlier_steps: int
@@ -45,33 +49,33 @@ class Report:
     """Decisions of the run, the newest last."""
     timeline: tuple[TimelineRow, ...]
     """When the run worked, and when it waited, as far as the newest steps and events show it."""
-    error: FailureInfo | None
+    error: ErrorInfo | None
     """Why the run failed; while it is running, its last error."""
-    error_step: int | None
 
 
 async def report(store: Store, info: RunInfo, requests: tuple[Request, ...]) -> Report:
     """Return the report of a run. However long its log is, only its end is read."""
     id, state = info.id, await load(store, info.id)
     steps = (await load_steps(store, id, StepRange(limit=STEPS, backwards=True)))[::-1]
-    view, reasons = LogView(), dict[str, str]()
+    view, reasons, parked = LogView(), dict[str, str](), None
     for event in reversed(await store.read(id, limit=EVENTS, backwards=True)):
         body = store.decode(event)
         view.add(event, body)
         reasons |= _reason(body)
+        parked = event.time if isinstance(body, b.RunWaiting | b.PauseRequested) else parked
     return Report(
         run=info,
         input=await short_text(store, state.input),
         output=await short_text(store, state.output),
         wake=to_datetime_or_none(state.wake),
         why=next((reasons[key] for key in _keys(state) if key in reasons), None),
+        since=to_datetime_or_none(parked) if state.status == "waiting" else None,
         steps=tuple(await infos_of(store, steps)),
         earlier_steps=steps[0].number - 1 if steps else 0,
         requests=requests,
         decisions=tuple(map(chosen_of, state.decisions)),
         timeline=tuple(timeline_of(steps, view)),
-        error=failure_info(state.error),
-        error_step=state.error_step,
+        error=await ErrorRecords(store).last(state),
     )
 
 
@@ -80,6 +84,8 @@ def _reason(body: AnyBody) -> dict[str, str]:
     match body:
         case b.RiskFlagged() if body.detail:
             return {f"operator:{body.flag}": body.detail}
+        case b.PauseRequested() if body.reason:
+            return {str(PAUSED): body.reason}
         case b.RunReleased() if body.retry_at is not None:
             return {"retry": f"released by its worker: {body.reason}"}
         case _:

@@ -3,24 +3,26 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from limpet.clock import format_time, to_datetime, to_datetime_or_none
-from limpet.events import Failure, Payload, Spent
+from limpet.events import Failure, Payload, Spent, canonical
 from limpet.journal import load_steps
 from limpet.redaction import hide_secrets
 from limpet.service.views import load_payloads
 from limpet.state.log_view import AttemptStatus, AttemptView, StepStatus, StepView
 from limpet.stores import Store
 from limpet.stores.api.base import LARGEST_PAGE
+from limpet.stores.blobs import INLINE
 from limpet.stores.fork_reads import StepRange
 
 __all__ = [
     "AttemptInfo",
     "FailureInfo",
     "StepInfo",
+    "bounded_value",
     "call_text",
     "describe_failure",
     "describe_step",
@@ -86,8 +88,9 @@ class StepInfo:
     """Identity in the log: scopes, name and occurrence."""
     tool: str
     kind: Literal["tool", "model", "read"] = "tool"
-    effect: Literal["none", "idempotent", "once", "transaction"]
-    status: StepStatus
+    effect: Literal["none", "idempotent", "once", "transaction"] | None
+    """Null if the step was refused before it started."""
+    status: StepStatus | Literal["refused"]
     args: Any = None
     """The arguments as used. A value above 8 KB is `{"blob": …, "bytes": …}`."""
     result: Any = None
@@ -215,7 +218,17 @@ def failure_info(failure: Failure | None) -> FailureInfo | None:
     return FailureInfo(type=failure.type, message=failure.message, traceback=failure.traceback)
 
 
-def describe_failure(failure: Failure | FailureInfo) -> str:
+class Described(Protocol):
+    """A failure with a type and a message."""
+
+    @property
+    def type(self) -> str: ...
+
+    @property
+    def message(self) -> str: ...
+
+
+def describe_failure(failure: Described) -> str:
     """Return the type and message of a failure, in one line."""
     name = failure.type.removeprefix("builtins.")
     return f"{name}: {failure.message}" if failure.message else name
@@ -340,6 +353,12 @@ def short(text: str) -> str:
     """Return a text in one line, without secrets, cut if it is long."""
     text = " ".join(hide_secrets(text).split("\n"))
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
+
+
+def bounded_value(value: Any) -> Any:
+    """Return a value, or only its size if it is large."""
+    size = len(canonical(value))
+    return value if size <= INLINE else {"bytes": size}
 
 
 def plain_value(payload: Payload | None) -> Any:

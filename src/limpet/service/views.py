@@ -106,8 +106,8 @@ def not_a_run(id: str) -> InvalidArgument:
     return InvalidArgument(path="run", reason=f"{id!r} is a conversation; use `messages` or `say`")
 
 
-async def read_end(store: Store, run: str) -> Ended | None:
-    """Return how a run ended, or None if it has not.
+async def read_end(store: Store, run: str) -> tuple[Event, Ended] | None:
+    """Return the event with which a run ended, or None if it has not.
 
     The end is the last event of its log, except that a failed run can still receive an extended budget or the result of
     a run that it called.
@@ -116,7 +116,7 @@ async def read_end(store: Store, run: str) -> Ended | None:
     while page := await store.read(run, before=before, limit=1, backwards=True):
         body = store.decode(page[0])
         if isinstance(body, Ended):
-            return body
+            return page[0], body
         if isinstance(body, CONVERSATION_EVENTS):
             raise not_a_run(run)
         if not isinstance(body, b.AgentReturned | b.BudgetExtended):

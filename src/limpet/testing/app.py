@@ -130,7 +130,13 @@ class TestApp(App):
             self._worker_loop = None
         await super().close()
 
-    async def result(self, run: str, timeout: Duration | None) -> Result:  # noqa: ARG002 - no time passes
+    async def result(
+        self,
+        run: str,
+        timeout: Duration | None,  # noqa: ARG002 - no time passes
+        *,
+        quiet: bool = False,  # noqa: ARG002 - NotDone says that it waits
+    ) -> Result:
         """Wait until nothing moves, and return the result of a run. Raises NotDone if the run waits."""
         await self.settle()
         return await self._outcome(run)

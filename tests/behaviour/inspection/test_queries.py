@@ -79,7 +79,7 @@ async def test_decisions_errors_and_text_are_found_across_runs(refund_tool: Any)
         assert [each.chosen for each in await app.decisions("BROKEN")] == ["full"]
         assert [each.options for each in await app.decisions(agent="query_other")] == [["nothing"]]
         errors = await app.errors()
-        assert [each.handled for each in errors] == ["ended the run", "failed the step", "retried"]
+        assert [each.handled for each in errors] == ["failed the run", "retried"]
         assert {(each.run, each.agent, each.step) for each in errors} == {("bad", "query_support", 1)}
         assert await app.errors(agent="query_other") == []
         assert [each.kind for each in await app.search("too MUCH", kind="step.failed")] == ["step.failed"] * 2
@@ -223,7 +223,7 @@ async def test_a_retried_step_is_one_tool_call() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "handled"), [({"applied": "sent"}, "settled"), ("not_applied", "settled"), ("unknown", "unknown")]
+    ("said", "handled"), [({"applied": "sent"}, "settled"), ("not_applied", "settled"), ("unknown", "caught")]
 )
 async def test_an_error_shows_how_a_person_resolved_its_outcome(said: Any, handled: str) -> None:
     """It is unknown until a person answers."""

@@ -46,7 +46,9 @@ def test_show_prints_a_failed_run(url: str) -> None:
     assert ["status", "failed"] in lines(said)
     assert ["goal", "sell dust"] in lines(said)
     assert re.search(r"^1  price/shop_price#1 .*▒ .* failed\n   ValueError: dust is not for sale$", said, re.MULTILINE)
-    assert "last error (step 1): limpet.StepFailed" in said
+    assert "last error (step 1): ValueError: dust is not for sale\n" in said
+    assert re.search(r"shop\.py:\d+ in shop_price\s+raise ValueError\(", said)
+    assert re.search(r"^  handled +failed the run *$", said, re.MULTILINE)
     assert said.endswith("next: limpet resume order-1\n")
 
 
@@ -62,9 +64,9 @@ def test_json_of_a_run_has_the_documented_fields(url: str) -> None:
     found, forms = limpet_json("show", "order-1"), json_views.forms()
     [request] = limpet_json("show", "letter-1")["requests"]
     given = {"Report": found, "RunInfo": limpet_json("runs")[0], "StepInfo": found["steps"][0], "Request": request}
-    for name, plain in {**given, "FailureInfo": found["error"]}.items():
+    for name, plain in {**given, "ErrorInfo": found["error"], "FailureInfo": found["steps"][0]["error"]}.items():
         assert set(plain) == set(json_views.fields_of(forms[name]))
-    assert found["error_step"] == 1
+    assert (found["error"]["step"], found["error"]["tool"], found["error"]["attempts"]) == (1, "shop_price", 1)
     error = found["steps"][0]["error"]
     assert (error["type"], error["message"]) == ("builtins.ValueError", "dust is not for sale")
 

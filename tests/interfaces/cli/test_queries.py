@@ -1,5 +1,6 @@
 """Queries across runs on the command line: decisions, calls, errors, messages, agents, workers and prompts."""
 
+import re
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -82,11 +83,12 @@ def test_decisions_and_errors_are_listed_newest_first(store: str) -> None:
     assert [each["run"] for each in limpet_json("decisions", "(50)", "--agent", "across_support")] == ["refund-50"]
     assert limpet("decisions", "nowhere").stdout == "no decisions\n"
     found = limpet_json("errors", "--since", "1d")
-    assert [(each["run"], each["handled"]) for each in found] == [
-        ("refund-950", "ended the run"),
-        ("refund-950", "failed the step"),
-    ]
-    assert [row[-1] for row in lines(limpet("errors").stdout)][1:] == ["ended the run", "failed the step"]
+    assert [(each["run"], each["handled"]) for each in found] == [("refund-950", "failed the run")]
+    assert [row[-1] for row in lines(limpet("errors").stdout)][1:] == ["failed the run"]
+    assert limpet_json("errors", "--run", "refund-950") == found
+    assert limpet("errors", "--run", "refund-50").stdout == "no errors\n"
+    said = limpet("errors", "--run", "refund-950").stdout
+    assert re.search(r"^  at .*test_queries\.py:\d+ in .*\n +.*await run\.step\(", said, re.MULTILINE)
     assert limpet("errors", "--agent", "across_chat").stdout == "no errors\n"
 
 

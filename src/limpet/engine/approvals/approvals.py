@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from limpet.clock import earliest
 from limpet.engine.approvals.freshness import Freshness
+from limpet.engine.approvals.refusals import OVER_BUDGET, NewStep, refusal_value, refused_facts
 from limpet.engine.definitions.tools import Tool
 from limpet.engine.execution.execution import Execution
 from limpet.engine.execution.spending import NOTHING, spent_before
@@ -23,7 +24,7 @@ from limpet.events import Spent, digest, inline
 from limpet.events import bodies as b
 from limpet.policy import budget, risk
 
-__all__ = ["CHOICES", "OUTCOMES", "ApprovalGate"]
+__all__ = ["AFTER_EXPIRY", "AFTER_REFUSAL", "CHOICES", "OUTCOMES", "ApprovalGate", "rejection"]
 
 Outcome = Literal["applied", "not_applied", "gave_up"]
 Kind = Literal["unknown", "budget", "escalation"]
@@ -72,6 +73,11 @@ class _ApprovalRequest:
     changes: int = 0
     """How often the person was asked again because the data they saw has changed."""
 
+    @property
+    def step(self) -> NewStep:
+        """The step that the request is about."""
+        return NewStep(self.tool.name, self.name, self.number, self.args)
+
 
 class _UnusedApproval(NamedTuple):
     """An approval that could not be used; the next request gives the reason."""
@@ -93,7 +99,7 @@ class ApprovalGate:
         self, tool: Tool[..., Any, Any], name: str, number: int, args: dict[str, Any]
     ) -> StartPermission:
         """Return the grant that a new step uses, if it needs one, and its arguments, perhaps edited by a person."""
-        await self.check_budget(name, number, tool.traits.max_spend)
+        await self.check_budget(NewStep(tool.name, name, number, args), tool.traits.max_spend)
         is_effect, effects = tool.traits.effect != "none", self._x.effects
         always = is_effect and effects == "ask"
         if tool.traits.risk is None and not always:
@@ -166,7 +172,7 @@ class ApprovalGate:
         """Raise if the code has diverged, or if the step would not start because of out-of-date data."""
         await self._x.check_new(request)
         if asking.earlier is None and (source := self._freshness.stale(asking.tool)) is not None:
-            await self._freshness.refuse(asking.tool, asking.name, source)
+            await self._freshness.refuse(asking.step, source)
 
     async def _use(self, asking: "_ApprovalRequest", request: str, decided: RequestOutcome) -> StartPermission | None:
         """Return what an approval permits, or None if it can no longer be used and the person must be asked again."""
@@ -174,7 +180,7 @@ class ApprovalGate:
         if answer is None:
             raise self._x.attribute_error(self._expired(decided), request)
         if answer.decision != "approved":
-            raise self._x.attribute_error(_rejected(tool.name, asking.number, answer), request)
+            raise self._x.attribute_error(rejection(tool.name, asking.number, answer), request)
         edited = await self._edited(decided.request)
         if edited is not None:
             asking.args = self._checked(tool, edited, decided, request)
@@ -184,7 +190,7 @@ class ApprovalGate:
         asking.earlier = changed or self._late(decided, answer)
         if asking.earlier is not None:
             return None
-        await self.check_budget(asking.name, asking.number, tool.traits.max_spend)  # others may have used the budget
+        await self.check_budget(asking.step, tool.traits.max_spend)  # others may have used the budget
         sources = {each.source for each in opened.seen}
         return StartPermission(decided.request, asking.args, is_fresh=sources.issuperset(tool.traits.fresh))
 
@@ -214,7 +220,7 @@ class ApprovalGate:
         if not found:
             return None
         if asking.changes == MAX_CHANGES:
-            await self._freshness.refuse(asking.tool, asking.name, found[0].source)
+            await self._freshness.refuse(asking.step, found[0].source)
         asking.changes += 1
         words = "; ".join(each.text for each in found)
         return _UnusedApproval(opened.request, "changed", f"{answer.by} approved this before, but {words}.")
@@ -293,16 +299,17 @@ class ApprovalGate:
 
     # Budgets
 
-    async def check_budget(self, name: str, number: int, most: Spent | None) -> None:
+    async def check_budget(self, step: NewStep, most: Spent | None) -> None:
         """Check that an attempt which uses at most `most` fits the budget.
 
         If it does not, raise BudgetExceeded or ask a person to extend the budget. A refusal is recorded, so that replay
         raises the same error even if some budget has been returned since.
         """
-        refused = self._x.find(f"{name}/refused#1", b.ValueRecorded)
+        name, number = step.name, step.number
+        refused = self._x.find(f"{name}{OVER_BUDGET}", b.ValueRecorded)
         if refused is not None:
             recorded = await self._x.recall(refused, b.ValueRecorded)
-            raise self._x.attribute_error(BudgetExceeded(**recorded.value.value()), refused.name)
+            raise self._x.attribute_error(BudgetExceeded(**refused_facts(recorded)), refused.name)
         for occurrence in count(1):
             request = f"{name}/budget#{occurrence}"
             if request in self._x.history.records:  # an earlier answer still applies, whatever the budget is now
@@ -316,8 +323,8 @@ class ApprovalGate:
                 await self._check_pressure(name, number, found.pressure)
                 return
             if found.then == "fail":
-                exceeded, refusal = _exceeded(found), f"{name}/refused#1"
-                await self._x.record(refusal, exceeded.facts)
+                exceeded, refusal = _exceeded(found), f"{name}{OVER_BUDGET}"
+                await self._x.record(refusal, refusal_value(step, exceeded))
                 raise self._x.attribute_error(exceeded, refusal)
             await self._ask_for_more(request, number, found)
 
@@ -466,7 +473,8 @@ def _exceeded(found: budget.Exhausted | None) -> BudgetExceeded:
     return BudgetExceeded(limit=found.limit, allowed=found.allowed, wanted=found.wanted)
 
 
-def _rejected(tool: str, number: int, answer: b.RequestAnswered) -> Rejected:
+def rejection(tool: str, number: int, answer: b.RequestAnswered) -> Rejected:
+    """Return the error of a step that a person rejected."""
     return Rejected(
         tool=tool,
         number=number,

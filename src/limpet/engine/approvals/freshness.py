@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any, NamedTuple, NoReturn
 
 from limpet.engine.approvals.externals import External, ExternalReads, fact_key
+from limpet.engine.approvals.refusals import STALE, NewStep, refusal_value, refused_facts
 from limpet.engine.definitions.tools import Tool
 from limpet.engine.execution.execution import Execution
 from limpet.errors import Stale
@@ -44,16 +45,16 @@ class Freshness:
 
     async def recall(self, name: str) -> None:
         """Raise Stale again, if it was recorded for this step."""
-        refused = self._x.find(f"{name}/stale#1", b.ValueRecorded)
+        refused = self._x.find(f"{name}{STALE}", b.ValueRecorded)
         if refused is not None:
             recorded = await self._x.recall(refused, b.ValueRecorded)
-            raise self._x.attribute_error(Stale(**recorded.value.value()), refused.name)
+            raise self._x.attribute_error(Stale(**refused_facts(recorded)), refused.name)
 
-    async def refuse(self, tool: Tool[..., Any, Any], name: str, source: str) -> NoReturn:
+    async def refuse(self, step: NewStep, source: str) -> NoReturn:
         """Refuse a step with out-of-date data: record it, raise a risk flag, and raise Stale."""
-        stale, refusal = Stale(tool=tool.name, source=source), f"{name}/stale#1"
-        self._x.raise_flag(f"stale: {tool.name}", stale.summary)
-        await self._x.record(refusal, stale.facts)
+        stale, refusal = Stale(tool=step.tool, source=source), f"{step.name}{STALE}"
+        self._x.raise_flag(f"stale: {step.tool}", stale.summary)
+        await self._x.record(refusal, refusal_value(step, stale))
         raise self._x.attribute_error(stale, refusal)
 
     def seen(self, tool: Tool[..., Any, Any]) -> tuple[Seen, ...]:

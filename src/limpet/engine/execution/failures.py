@@ -13,7 +13,7 @@ from limpet.errors import AgentFailed, LimpetError, StepFailed, is_named
 from limpet.events import Failure, Payload, canonical, inline
 from limpet.redaction import hide_secrets, hide_secrets_in
 
-__all__ = ["failure_of", "message_of", "was"]
+__all__ = ["failure_of", "hint_of", "message_of", "was"]
 
 MAX_MESSAGE = 4_000
 MAX_TRACEBACK = 8_000
@@ -36,7 +36,7 @@ def failure_of(error: BaseException, *, facts: Mapping[str, object] | None = Non
         mro=(*(_qualified(each) for each in _lineage(type(error))), *_inner(error)),
         message=message_of(error),
         code=_code(error),
-        facts=_payload({**_facts(error), **(facts or {})}),
+        facts=_payload({**_facts(error), **_fix(error), **(facts or {})}),
         traceback=_traceback(error),
     )
 
@@ -44,6 +44,30 @@ def failure_of(error: BaseException, *, facts: Mapping[str, object] | None = Non
 def was(failure: Failure, kind: type[BaseException] | str) -> bool:
     """Return whether the recorded error has this class or name: a qualified name, or the end of one."""
     return is_named((failure.type, *failure.mro), kind)
+
+
+def hint_of(failure: Failure, run: str) -> str:
+    """Return the hint of a recorded error, in which the run is named; "" if the error has none.
+
+    A failed step has none: to resume the run is all that its hint could say.
+    """
+    kind = _by_code(LimpetError).get(failure.code)
+    if kind is None or kind is StepFailed:
+        return ""
+    facts = failure.facts.value() if failure.facts is not None and failure.facts.is_inline else {}
+    hint = _attempt(lambda: kind(**facts).hint, "")
+    for general, named in (("`limpet resume` on the failed run", f"`limpet resume {run}`"), (" RUN ", f" {run} ")):
+        hint = hint.replace(general, named)
+    return hint
+
+
+def _by_code(kind: type[LimpetError]) -> dict[str, type[LimpetError]]:
+    """Return the classes of errors that Limpet defines, by code."""
+    found = {kind.code: kind}
+    for each in kind.__subclasses__():
+        if each.__module__ == LimpetError.__module__:
+            found |= _by_code(each)
+    return found
 
 
 def message_of(error: BaseException) -> str:
@@ -103,6 +127,12 @@ def _facts(error: BaseException) -> dict[str, object]:
     if not issubclass(type(error), LimpetError):
         return {}
     return _attempt(lambda: dict(getattr(error, "facts", {})), {})
+
+
+def _fix(error: BaseException) -> dict[str, object]:
+    """Return the hint that an error carries itself; without it, the hint follows from its class and facts."""
+    fix = _attempt(lambda: getattr(error, "fix", ""), "") if issubclass(type(error), LimpetError) else ""
+    return {"fix": fix} if fix else {}
 
 
 def _payload(facts: Mapping[str, object]) -> Payload | None:

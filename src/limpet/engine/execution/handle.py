@@ -6,6 +6,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from limpet.clock import Duration
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.upgrades import Versions
+from limpet.engine.execution.local_runs import LocalRuns
 from limpet.engine.execution.views import EventView, RunInfo
 from limpet.errors import WrongState
 
@@ -24,7 +25,11 @@ class Result(NamedTuple):
 class Port(Protocol):
     """Operations that a handle needs."""
 
-    async def result(self, run: str, timeout: Duration | None) -> Result:
+    @property
+    def local_runs(self) -> LocalRuns:
+        """The runs that this process has handles on."""
+
+    async def result(self, run: str, timeout: Duration | None, *, quiet: bool = False) -> Result:
         """Return the result of a run. Raises if it did not complete."""
 
     async def info(self, run: str) -> RunInfo:
@@ -46,9 +51,14 @@ class ReadOnlyPort:
     def __init__(self, port: Port, run: str) -> None:
         self._port, self._run = port, run
 
-    async def result(self, run: str, timeout: Duration | None) -> Result:
+    @property
+    def local_runs(self) -> LocalRuns:
+        """The runs that this process has handles on."""
+        return self._port.local_runs
+
+    async def result(self, run: str, timeout: Duration | None, *, quiet: bool = False) -> Result:
         """Return the result of a run."""
-        return await self._port.result(run, timeout)
+        return await self._port.result(run, timeout, quiet=quiet)
 
     async def info(self, run: str) -> RunInfo:
         """Return the summary of a run."""
@@ -78,16 +88,19 @@ class Handle(Generic[Out]):
     def __init__(self, port: Port, id: str, agent: Agent[Any, Out] | None = None) -> None:
         self.id = id
         self._port, self._agent = port, agent
+        self._local = port.local_runs.of(id)
 
     def __repr__(self) -> str:
         return f"<handle of run {self.id}>"
 
-    async def result(self, *, timeout: Duration | None = None) -> Out:
+    async def result(self, *, timeout: Duration | None = None, quiet: bool = False) -> Out:
         """Wait for the run to end, and return its result.
 
         Raises RunFailed or RunCancelled if it did not complete, and NotDone after `timeout`. None waits indefinitely.
+        If the run failed in this process, `__cause__` of RunFailed is the exception that failed it. If the run waits
+        for a person, an operator or a worker, a line on stderr says so, once for each reason, unless `quiet` is true.
         """
-        found = await self._port.result(self.id, timeout)
+        found = await self._port.result(self.id, timeout, quiet=quiet)
         loaded: Out = found.value if self._agent is None else self._agent.output_codec.load(*found)
         return loaded
 

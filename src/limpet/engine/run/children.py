@@ -247,7 +247,7 @@ class Children:
         assert isinstance(called, b.AgentCalled)
         if returned.outcome == "rejected":
             return ContractError(agent=called.agent, what="input", reason=failure.message, faults=_faults(failure))
-        return AgentFailed(
+        error = AgentFailed(
             run=returned.run,
             agent=called.agent,
             outcome=returned.outcome,
@@ -257,6 +257,9 @@ class Children:
             error_types=failure.mro,
             traceback=failure.traceback,
         )
+        if failure.traceback:
+            error.add_note(failure.traceback.rstrip())
+        return error
 
     async def _create(self, agent: Agent[Any, Any], sent: OutgoingCall, how: CallOptions) -> None:
         """Record the call and create its run in one append."""

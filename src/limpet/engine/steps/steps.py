@@ -16,6 +16,7 @@ from limpet.clock import SECOND, earliest
 from limpet.engine.approvals.approvals import ApprovalGate
 from limpet.engine.approvals.externals import ExternalReads
 from limpet.engine.approvals.freshness import Freshness
+from limpet.engine.approvals.refusals import NewStep
 from limpet.engine.definitions.call_context import Call
 from limpet.engine.definitions.tools import Tool, check_tool, idempotency_key
 from limpet.engine.execution.execution import Execution
@@ -253,7 +254,7 @@ class Steps:
         if x.is_late:
             raise x.deadline_error(step.name)
         if step.tool.traits.max_spend is not None and not step.is_budget_checked:
-            await self.approvals.check_budget(step.name, step.number, step.tool.traits.max_spend)
+            await self.approvals.check_budget(_new(step), step.tool.traits.max_spend)
         is_fresh = step.is_fresh
         step.is_budget_checked = step.is_fresh = False
         await x.wait_until_open()
@@ -289,7 +290,7 @@ class Steps:
             return None
         record = x.history.records.get(step.name)
         if record is None:
-            await self._freshness.refuse(step.tool, step.name, source)
+            await self._freshness.refuse(_new(step), source)
         place, failure = step.place(attempt), failure_of(Stale(tool=step.tool.name, source=source))
         if traits.effect == "none" or nothing_left or isinstance(record.latest, b.StepFailed):
             return self._add(b.StepFailed(**place, failure=failure))
@@ -548,7 +549,13 @@ class Steps:
             error_types=failure.mro,
             **more,
         )
+        if failure.traceback:
+            error.add_note(failure.traceback.rstrip())  # not as `__cause__`, which a replay could not restore
         return self._x.attribute_error(error, step.name)
+
+
+def _new(step: Step) -> NewStep:
+    return NewStep(step.tool.name, step.name, step.number, step.args)
 
 
 def _checkpoint_moment(tool: Tool[..., Any, Any]) -> Moment:

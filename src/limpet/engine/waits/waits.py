@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, NoReturn
 
 from limpet.clock import earliest
 from limpet.engine.execution.execution import Execution, OpenWait
+from limpet.engine.execution.run_log import RunLog
 from limpet.engine.replay.history import Record
 from limpet.engine.waits.notifications import notification_runs
 from limpet.events import AnyBody, Wait
@@ -281,6 +282,8 @@ class Waits:
                 lambda: x.journal.append_together(opened, *notifications.called, legs=notifications.runs)
             )
             assert taken is None, f"{taken} already notifies of {opened.request}"
+        run_log = RunLog(x.run, x.agent.name, x.memory.created.agent_version)
+        run_log.info('asks "%s" (request %s)', opened.question, opened.request, step=opened.number)
 
     async def withdraw(self, name: str, *more: AnyBody, blobs: Sequence[Blob] = ()) -> bool:
         """Withdraw a request, and write other events with that.

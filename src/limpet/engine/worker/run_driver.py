@@ -16,6 +16,7 @@ from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.call_context import enter_agent
 from limpet.engine.execution.execution import Execution, Kit, set_scope
 from limpet.engine.execution.failures import failure_of, was
+from limpet.engine.execution.run_log import RunLog
 from limpet.engine.execution.user_code import wait_within
 from limpet.engine.replay.history import History
 from limpet.engine.replay.learned import Learned
@@ -55,8 +56,6 @@ from limpet.stores.blobs import INLINE, MESSAGE_INLINE, Blob
 
 __all__ = ["RunDriver"]
 
-log = logging.getLogger("limpet")
-
 # Time that cancelled code has to end, in microseconds.
 CANCEL_TIMEOUT = 5 * SECOND
 StopReason = Literal["done", "parked", "cancel", "drain", "stopped"]
@@ -71,6 +70,7 @@ class RunDriver:
         self._kit, self._claimed, self._agent = kit, claimed, agent
         self.run, self.agent = claimed.row.id, agent.name
         self.fence = claimed.row.fence
+        self.log = RunLog(self.run, agent.name, claimed.row.agent_version)
         self.wake_at: int | None = None
         """When a parked run is due again, in microseconds of the store's clock."""
         self._learned = Learned()
@@ -157,6 +157,7 @@ class RunDriver:
             self._kit.store, self._claimed, self._kit.now, learner=self._learned
         )
         self._x = x = self._execution()
+        self._log_claim(journal.fold.step)
         undoing = self._learned.history.undoing
         if await self._is_poison(journal):
             await self._quarantine(journal)
@@ -174,6 +175,12 @@ class RunDriver:
             await self._resume_failing(undoing.because or Failure(type="limpet.Suspended"))
         else:
             await self._run_agent(x)
+
+    def _log_claim(self, step: int) -> None:
+        if self._claimed.died:
+            self.log.info("taken over by worker %s: the worker before died", self._kit.worker, step=step)
+        else:
+            self.log.info(f"{'claimed' if self.fence == 1 else 'resumed'} by worker %s", self._kit.worker, step=step)
 
     def _execution(self) -> Execution:
         assert self._journal is not None
@@ -340,6 +347,7 @@ class RunDriver:
         waiting = b.RunWaiting(waits=waits, wake=wake)
         if await x.retry_store(lambda: x.journal.append_if_current(waiting, last_seen=last_seen)):
             self.wake_at = wake
+            self.log.info("waits for %s", ", ".join(map(str, waits)), step=x.journal.fold.step)
             return True
         self._changed.set()
         return False
@@ -370,7 +378,7 @@ class RunDriver:
         task.cancel()
         await wait_within(self._kit.clock, {task}, CANCEL_TIMEOUT)
         if not task.done():
-            log.warning("run %s: agent code ignores cancellation", self.run)
+            self.log.warning("agent code ignores cancellation")
         elif not task.cancelled():
             task.exception()  # marks the exception as retrieved
 
@@ -407,11 +415,11 @@ class RunDriver:
         number = getattr(error, "number", None)
         verb = _call_of(error, self._learned.history)
         ended = b.RunFailed(failure=failure, name=verb, number=number if isinstance(number, int) else None)
-        await self._end(ended)
+        await self._end(ended, error=error)
 
     async def _reject(self, error: ContractError) -> None:
         """Fail the run and tell its caller that the input violates the contract."""
-        await self._end(b.RunFailed(failure=failure_of(error)), outcome="rejected")
+        await self._end(b.RunFailed(failure=failure_of(error)), outcome="rejected", error=error)
 
     async def _resume_failing(self, failure: Failure) -> None:
         """Continue a failed run whose compensation had started; its function is not called again."""
@@ -475,7 +483,14 @@ class RunDriver:
             return False
         return True
 
-    async def _end(self, ended: Ended, *, blobs: Sequence[Blob] = (), outcome: Outcome | None = None) -> None:
+    async def _end(
+        self,
+        ended: Ended,
+        *,
+        blobs: Sequence[Blob] = (),
+        outcome: Outcome | None = None,
+        error: BaseException | None = None,
+    ) -> None:
         """Write the last event, and notify the run that called this one in the same append."""
         x = self._x
         assert x is not None
@@ -495,10 +510,29 @@ class RunDriver:
                     legs=(*self._return_to_parent(ended, outcome), *kept),
                 )
                 if await x.retry_store(write):
+                    self._note_end(ended, error, x.journal)
                     return
-        except LimpetError as error:
-            x.stop(error)
+        except LimpetError as failed:
+            x.stop(failed)
             await self._handle_stop(x, None)
+
+    def _note_end(self, ended: Ended, error: BaseException | None, journal: Journal) -> None:
+        """Log how the run ended, and keep its exception for the code of this process that has a handle on it."""
+        match ended:
+            case b.RunFailed():
+                port = self._kit.port
+                local = None if port is None else port.local_runs.find(self.run)
+                is_awaited = local is not None and local.waiters > 0
+                # Code that waits for the run gets the exception itself.
+                level = logging.INFO if is_awaited else logging.ERROR
+                what = f"{ended.failure.type}: {ended.failure.message}"
+                self.log.write(level, "failed: %s", what, step=ended.number or journal.fold.step, error=error)
+                if local is not None and error is not None:
+                    local.fail(error, journal.head.seq)
+            case b.RunCompleted():
+                self.log.info("completed", step=journal.fold.step)
+            case b.RunCancelled():
+                self.log.info("cancelled: %s", ended.reason, step=journal.fold.step)
 
     async def _unread_messages(self) -> tuple[Leg, ...]:
         """Keep messages in the conversation that the run has not received."""
@@ -545,11 +579,11 @@ class RunDriver:
             case Divergence():
                 await self._park_for_operator("diverged", str(error))
             case LeaseLost():
-                log.info("run %s: another worker has taken over", self.run)
+                self.log.info("another worker has taken over", step=x.journal.fold.step)
                 with suppress(LimpetError):
                     await x.journal.keep_late()
             case Retryable() | StoreUnavailable() | StaleServer() | None:
-                log.error("run %s: releasing after an error: %s", self.run, error)
+                self.log.error("released after an error: %s", error, step=x.journal.fold.step)
                 with suppress(LimpetError):
                     self.wake_at = self._kit.now() + SECOND
                     await self._release(f"worker error: {error}", retry_at=self.wake_at)
@@ -565,7 +599,8 @@ class RunDriver:
         """Park the run with the reason. Without `wake`, only an operator can resume it."""
         assert self._x is not None
         journal = self._x.journal
-        log.warning("run %s: parked for an operator: %s", self.run, why)
+        state = "quarantined" if key == QUARANTINED.key else f"parked for an operator ({key})"
+        self.log.warning("%s: %s", state, why, step=journal.fold.step)
         flagged = b.RiskFlagged(flag=key, detail=why[:2000])
         waiting = b.RunWaiting(waits=(Wait(what="operator", key=key),), wake=wake)
         self.wake_at = wake
@@ -577,7 +612,7 @@ class RunDriver:
                     await self._cancel()
                     return
         except LimpetError as error:
-            log.error("run %s: parking failed: %s", self.run, error)  # noqa: TRY400
+            self.log.error("parking failed: %s", error)  # noqa: TRY400
 
     async def _drain(self, x: Execution, task: "asyncio.Task[Any]") -> None:
         x.close("worker stopping")
@@ -585,11 +620,12 @@ class RunDriver:
         try:
             await x.journal.flush()
             await self._release("worker stopping")
+            self.log.info("released: the worker stops", step=x.journal.fold.step)
         except LeaseLost as lost:
             x.stop(lost)
             await self._handle_stop(x, None)
         except LimpetError as error:
-            log.warning("run %s: release failed: %s", self.run, error)
+            self.log.warning("release failed: %s", error)
 
     async def _release(self, reason: str, *, retry_at: int | None = None) -> None:
         await self._kit.store.release(

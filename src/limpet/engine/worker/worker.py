@@ -151,6 +151,10 @@ class WorkerLoop:
         """Whether the worker drives at least one run."""
         return bool(self._drivers)
 
+    def serves(self, agent: str, version: str) -> bool:
+        """Return whether this worker claims runs of a version of an agent."""
+        return (agent, version) in self._agents_by_version
+
     def is_driving(self, run: str) -> bool:
         """Return whether this worker drives the run now; subscribers are notified when it no longer does."""
         return run in self._drivers
@@ -422,8 +426,8 @@ class WorkerLoop:
             await self._park_for_operator(driver, "unreadable", str(error))
         except NewerVersion as error:
             await self._release_to_newer(driver, error)
-        except Exception as error:
-            log.exception("run %s: unexpected error; releasing the run", driver.run)
+        except Exception as error:  # noqa: BLE001 - another worker may succeed
+            driver.log.write(logging.ERROR, "unexpected error; releasing the run", error=error)
             await self._release_or_park(driver, error)
         finally:
             self._listener.unsubscribe(subscription)
@@ -438,7 +442,7 @@ class WorkerLoop:
 
     async def _park_for_operator(self, driver: RunDriver, key: str, why: str) -> None:
         """Park a run for an operator, because every other worker would fail in the same way."""
-        log.error("run %s: parked for an operator: %s", driver.run, why)
+        driver.log.error("parked for an operator (%s): %s", key, why)
         bodies = (
             b.RiskFlagged(flag=key, detail=why[:2000]),
             b.RunWaiting(waits=(Wait(what="operator", key=key),)),
@@ -483,7 +487,7 @@ class WorkerLoop:
             await self._park_for_operator(driver, "unreadable", str(tampered))
             return
         except LimpetError as failed:
-            log.warning("run %s: verification failed, retrying later: %s", driver.run, failed)
+            driver.log.warning("verification failed, retrying later: %s", failed)
             return  # a later renewal returns the run, and it is adopted
         met, until = self._skipped_agents.get(driver.agent, (0, 0))
         if until <= self._store_clock.now():

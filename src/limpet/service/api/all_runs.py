@@ -6,11 +6,14 @@ from typing import Annotated
 from limpet.arguments import checked
 from limpet.engine.execution.views import EventView
 from limpet.service.api.core import AppCore
-from limpet.service.operation import AgentName, Cursor, InDoors, Last, Param, Since, Text, query
+from limpet.service.error_records import ErrorInfo
+from limpet.service.operation import AgentName, Cursor, InDoors, Last, Param, Resource, Since, Text, query
 from limpet.service.page import Page
-from limpet.service.queries import CallInfo, DecisionInfo, ErrorInfo, Queries
+from limpet.service.queries import CallInfo, DecisionInfo, Queries
 
 __all__ = ["AllRuns"]
+
+OneRun = Annotated[str | None, Param(description="Only this run.", examples=["ticket-42"]), Resource("run")]
 
 
 @checked
@@ -49,13 +52,23 @@ class AllRuns(AppCore):
 
     @query("/errors", example="--since 1d")
     async def errors(
-        self, *, agent: AgentName = None, since: Since = None, last: Last = 20, cursor: Cursor = None
+        self,
+        *,
+        run: OneRun = None,
+        agent: AgentName = None,
+        since: Since = None,
+        last: Last = 20,
+        cursor: Cursor = None,
     ) -> Page[ErrorInfo]:
-        """List the failures of all runs and how each was handled, the newest first."""
-        return await (await Queries.over(self.store, since, last, cursor)).errors(agent=agent)
+        """List the failures of all runs, or of one, and how each was handled, the newest first.
+
+        A failure has its step, tool, input, partial output, exception with traceback, and attempts. A step that was
+        refused before it started is included: rejected, over budget, or with out-of-date data.
+        """
+        return await (await Queries.over(self.store, since, last, cursor, run)).errors(agent=agent)
 
     @query("/calls", name="calls", example="refund --where 'cents>100' --since 7d")
-    async def tool_calls(
+    async def tool_calls(  # noqa: PLR0913 - all by name, and few at a time
         self,
         tool: Annotated[str | None, Param(description="Only this tool.", examples=["refund"])] = None,
         /,
@@ -65,6 +78,7 @@ class AllRuns(AppCore):
             Param(description="Conditions on arguments: cents>100, order.id=o-1, to~example. All must match."),
             InDoors(list[str]),
         ] = (),
+        run: OneRun = None,
         agent: AgentName = None,
         since: Since = None,
         last: Last = 20,
@@ -72,6 +86,7 @@ class AllRuns(AppCore):
     ) -> Page[CallInfo]:
         """List calls of tools, each with the decision before it and its reason, the newest first.
 
-        A step counts as one call, however often it was attempted.
+        A step counts as one call, however often it was attempted. A call that was refused before it started has the
+        status `refused`.
         """
-        return await (await Queries.over(self.store, since, last, cursor)).calls(tool, where=where, agent=agent)
+        return await (await Queries.over(self.store, since, last, cursor, run)).calls(tool, where=where, agent=agent)

@@ -6,6 +6,7 @@ from typing import Any, cast
 from limpet.arguments import checked
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.execution.handle import Port
+from limpet.engine.execution.local_runs import LocalRuns
 from limpet.engine.execution.views import RunInfo
 from limpet.engine.worker.change_listener import ChangeListener
 from limpet.engine.worker.worker import StoreClock, WorkerLoop
@@ -29,6 +30,8 @@ class AppCore:
     def __init__(self, settings: Settings, agents: Sequence[Agent[Any, Any]]) -> None:
         self._settings, self._all = settings, tuple(agents)
         self._agents: Mapping[str, Agent[Any, Any]] = {each.name: each for each in agents}
+        self.local_runs = LocalRuns()
+        """The runs that this process has handles on."""
         self._time = StoreClock(settings.clock)
         self._conversations = Conversations(settings, self._send, self._time.now)
         self._worker_loop: WorkerLoop | None = None

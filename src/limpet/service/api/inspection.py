@@ -32,7 +32,7 @@ from limpet.service.operation import (
     StepNumber,
     query,
 )
-from limpet.service.page import Page
+from limpet.service.page import Page, number_of
 from limpet.service.prompts import PromptView, context_of, read_prompt
 from limpet.service.queries import check_last, check_status
 from limpet.service.report import Report, report
@@ -79,7 +79,7 @@ class Inspection(AppCore):
         check_status(status)
         where = RunFilter(status=(status,) if status else (), agent=agent, session=session)
         rows: list[RunRow] = []
-        async for row in each_run(self.store, where, page=min(last + 1, LARGEST_PAGE), before=_number(cursor)):
+        async for row in each_run(self.store, where, page=min(last + 1, LARGEST_PAGE), before=number_of(cursor)):
             if agent is not None or not row.agent.startswith(OWN):
                 rows.append(row)
             if len(rows) > last:
@@ -113,7 +113,7 @@ class Inspection(AppCore):
         Only these steps are read, wherever they are in the log.
         """
         check_last(limit, "limit")
-        id, start = (await run_of(self.store, run)).id, _number(cursor)
+        id, start = (await run_of(self.store, run)).id, number_of(cursor)
         after, before = (0, start) if newest else (start or 0, None)
         steps = StepRange(after=after, limit=min(limit, LARGEST_PAGE) + 1, backwards=newest)
         steps = steps if before is None else steps._replace(before=before)
@@ -131,7 +131,7 @@ class Inspection(AppCore):
     ) -> Page[EventView]:
         """List the events of a run in order."""
         check_last(limit, "limit")
-        row, after = await self.store.get(run), _number(cursor) or 0
+        row, after = await self.store.get(run), number_of(cursor) or 0
         events = await self.store.read(run, after=after, limit=limit)
         found = Page.cut(await event_views(self.store, events), limit, lambda event: event.seq)
         if found and found.next is None and found[-1].seq < row.seq:
@@ -253,12 +253,3 @@ class Inspection(AppCore):
         necessary.
         """
         return await self.store.unpack(msgspec.convert(payload, Payload)) if "blob" in payload else payload.get("json")
-
-
-def _number(cursor: str | None) -> int | None:
-    """Return the number that a cursor stands for. Raises InvalidArgument."""
-    if cursor is None:
-        return None
-    if not cursor.isdecimal() or len(cursor) > 18:
-        raise InvalidArgument(path="cursor", reason=f"{cursor!r} is not a cursor; pass `next` of the page before")
-    return int(cursor)

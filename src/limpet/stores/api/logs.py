@@ -22,11 +22,13 @@ __all__ = ["LogPosition", "Logs"]
 
 
 class LogPosition(NamedTuple):
-    """Position of a log, and its fence."""
+    """Position of a log and its fence, with the status, agent and version of the run."""
 
     seq: int
     fence: int
     status: str
+    agent: str = ""
+    version: str = ""
 
 
 class Logs(Payloads):
@@ -133,7 +135,11 @@ class Logs(Payloads):
     async def positions(self, runs: Sequence[str]) -> dict[str, LogPosition]:
         """Return the positions of some runs' logs; runs that do not exist are omitted."""
         found = await self._ask(lambda: [self._backend.get(run) for run in runs])
-        return {row.id: LogPosition(row.seq, row.fence, row.status) for row in found if row is not None}
+        return {
+            row.id: LogPosition(row.seq, row.fence, row.status, row.agent, row.agent_version)
+            for row in found
+            if row is not None
+        }
 
     async def read(
         self, run: str, *, after: int = 0, before: int | None = None, limit: int = LARGEST_PAGE, backwards: bool = False

@@ -1,0 +1,55 @@
+"""Runs that this process has handles on, each with the exception that failed it here."""
+
+from types import TracebackType
+from weakref import WeakValueDictionary
+
+__all__ = ["LocalRun", "LocalRuns"]
+
+
+class LocalRun:
+    """A run, as long as a handle on it exists in this process."""
+
+    def __init__(self) -> None:
+        self.waiters = 0
+        """Number of calls that wait for the run now."""
+        self.announced: set[str] = set()
+        """Lines that were printed to say why it waits."""
+        self._error: BaseException | None = None
+        self._seq = 0
+
+    def fail(self, error: BaseException, seq: int) -> None:
+        """Keep the exception that failed the run, and the sequence of the event that records it."""
+        self._error, self._seq = error.with_traceback(_from_user_code(error.__traceback__)), seq
+
+    def error_at(self, seq: int) -> BaseException | None:
+        """Return the exception that the event records, or None if the run failed in another process."""
+        return self._error if seq == self._seq else None
+
+
+class LocalRuns:
+    """The runs that this process has handles on."""
+
+    def __init__(self) -> None:
+        self._runs: WeakValueDictionary[str, LocalRun] = WeakValueDictionary()
+
+    def of(self, run: str) -> LocalRun:
+        """Return what is remembered of a run. The caller keeps it as long as it is needed."""
+        found = self._runs.get(run)
+        if found is None:
+            found = self._runs[run] = LocalRun()
+        return found
+
+    def find(self, run: str) -> LocalRun | None:
+        """Return what is remembered of a run, or None if no handle on it exists."""
+        return self._runs.get(run)
+
+
+def _from_user_code(traceback: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames of Limpet that called the user's code, which keep the run in memory."""
+    found = traceback
+    while found is not None and found.tb_frame.f_globals.get("__name__", "").partition(".")[0] in _CALLERS:
+        found = found.tb_next
+    return found or traceback
+
+
+_CALLERS = frozenset({"limpet", "asyncio", "concurrent", "threading"})
