@@ -32,7 +32,7 @@ class DivergenceInfo:
     seq: int
     """The event of the first run; of the second, if the first has ended before."""
     one: str
-    """What the first run did, as text."""
+    """Text of what the first run did."""
     other: str
 
 

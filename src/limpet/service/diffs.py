@@ -1,4 +1,4 @@
-"""What happened between two points of a run: the steps and their causes, and how the state changed."""
+"""Differences between two points of a run: what happened, step by step with its causes, and how the state changed."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -40,10 +40,10 @@ class ChangeInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Diff:
-    """What happened between two points of a run."""
+    """The differences between two points of a run."""
 
     changes: tuple[ChangeInfo, ...]
-    """What happened, in order, then how the state changed."""
+    """All that happened, in order, then how the state changed."""
     text: str
     """All changes, one per line."""
     steps: tuple[StepInfo, ...] = ()

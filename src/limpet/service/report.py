@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from limpet.clock import to_datetime_or_none
 from limpet.context.brief import Chosen, chosen_of
@@ -9,16 +10,17 @@ from limpet.engine.execution.views import Request, RunInfo
 from limpet.events import AnyBody
 from limpet.events import bodies as b
 from limpet.journal import load, load_steps
+from limpet.redaction import hide_secrets
 from limpet.service.error_records import ErrorInfo, ErrorRecords
-from limpet.service.steps import StepInfo, infos_of
+from limpet.service.steps import StepInfo, describe_failure, infos_of, plain_value
 from limpet.service.timeline import TimelineRow, timeline_of
-from limpet.service.views import short_text
+from limpet.service.views import Ended, load_payloads, short_text
 from limpet.state import LogView, RunState
 from limpet.state.fold import PAUSED
 from limpet.stores import Store
 from limpet.stores.fork_reads import StepRange
 
-__all__ = ["Report", "report"]
+__all__ = ["Report", "outcome", "report"]
 
 # Numbers of newest steps, and of newest events that are searched for waits.
 STEPS, EVENTS = 50, 500
@@ -51,6 +53,18 @@ class Report:
     """When the run worked, and when it waited, as far as the newest steps and events show it."""
     error: ErrorInfo | None
     """Why the run failed; while it is running, its last error."""
+
+
+async def outcome(store: Store, ended: Ended) -> dict[str, Any]:
+    """Return the output of a run that has ended, or why it has none."""
+    match ended:
+        case b.RunCompleted():
+            [output] = await load_payloads(store, [ended.output])
+            return {"output": plain_value(output)}
+        case b.RunFailed():
+            return {"error": hide_secrets(describe_failure(ended.failure))}
+        case b.RunCancelled():
+            return {"error": hide_secrets(ended.reason)}
 
 
 async def report(store: Store, info: RunInfo, requests: tuple[Request, ...]) -> Report:

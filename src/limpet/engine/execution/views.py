@@ -67,6 +67,10 @@ class RunInfo:
     fork_of: str | None = None
     """The run that this one was forked from."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    output: Any = None
+    """Output of a completed run, from `info` only: lists do not read it. A large one is `{"blob": …, "bytes": …}`."""
+    error: str | None = None
+    """Why the run failed, or why it was cancelled, from `info` only: lists do not read it."""
 
     @property
     def waits_text(self) -> str:

@@ -42,7 +42,7 @@ class AppCore:
         """The store of this app."""
         return self._settings.store
 
-    async def info(self, run: str) -> RunInfo:
+    async def _info(self, run: str) -> RunInfo:
         """Return the summary of a run, as lists show it."""
         row = await run_of(self.store, run)
         return run_info(row, (await self._live_workers()).waits_for(row))

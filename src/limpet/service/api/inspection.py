@@ -1,6 +1,7 @@
 """Inspect runs: lists, reports, steps, events, states, differences, prompts and artifacts."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -35,11 +36,12 @@ from limpet.service.operation import (
 from limpet.service.page import Page, number_of
 from limpet.service.prompts import PromptView, context_of, read_prompt
 from limpet.service.queries import check_last, check_status
-from limpet.service.report import Report, report
+from limpet.service.report import Report, outcome, report
 from limpet.service.resolve import each_run, run_of
 from limpet.service.steps import StepInfo, step_infos
 from limpet.service.timeline import TimelineRow, timeline
-from limpet.service.views import event_views, request_of, run_info
+from limpet.service.views import event_views, read_end, request_of, run_info
+from limpet.state import ENDED
 from limpet.stores import RequestFilter, RunFilter, RunRow
 from limpet.stores.api.base import LARGEST_PAGE
 from limpet.stores.fork_reads import StepRange
@@ -88,10 +90,19 @@ class Inspection(AppCore):
         found = [run_info(row, fleet.waits_for(row)) for row in rows[:last]]
         return Page(found, str(rows[last - 1].number) if len(rows) > last else None)
 
+    @query("/runs/{run}/info", example="ticket-42")
+    async def info(self, run: RunId, /) -> RunInfo:
+        """Show the status and position of a run, and its output or error once it has ended: enough to poll it."""
+        found = await self._info(run)
+        if found.status not in ENDED:
+            return found
+        ended = await read_end(self.store, run)
+        return found if ended is None else replace(found, **await outcome(self.store, ended[1]))
+
     @query("/runs/{run}", example="ticket-42")
     async def show(self, run: RunId, /) -> Report:
         """Show a report of one run: its status, its last steps, what it waits for, and its last error."""
-        info = await self.info(run)
+        info = await self._info(run)
         rows = await self.store.requests(RequestFilter(run=run))
         return await report(self.store, info, tuple([await request_of(self.store, row) for row in rows]))
 
