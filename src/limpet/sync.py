@@ -16,6 +16,7 @@ from limpet.clock import Duration
 from limpet.compose import open as open_app
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.execution.handle import Handle as AsyncHandle
+from limpet.engine.execution.principal import Principal
 from limpet.engine.execution.views import EventView, RunInfo
 from limpet.engine.run.blocking import BlockingRun as Run
 from limpet.engine.worker.worker import Worker
@@ -92,9 +93,9 @@ class Handle(Generic[Out]):
         """
         return self._app.each(lambda _: self._handle.tokens(after=after))
 
-    def cancel(self, reason: str) -> None:
-        """Cancel the run. Running effects finish; steps with a compensation are undone."""
-        self._app.wait(lambda _: self._handle.cancel(reason))
+    def cancel(self, reason: str, *, by: Principal | str | None = None) -> None:
+        """Cancel the run. Running effects finish; steps with a compensation are undone. `by` is recorded."""
+        self._app.wait(lambda _: self._handle.cancel(reason, by=by))
 
 
 Method = Callable[Concatenate[AsyncApp, P], Coroutine[Any, Any, T]]

@@ -167,7 +167,7 @@ def _messages(found: Page[Message], _: datetime, __: Arguments) -> None:
     if found.next is not None:
         print_text(f"older: --cursor {found.next}")
     for each in found:
-        print_text(f"{each.seq}  {f'summary: {each.text}' if each.is_summary else _message(each.spoken())}")
+        print_text(f"{each.seq}  {f'summary: {each.text}' if each.is_summary else _message(each.spoken(), each.by)}")
 
 
 def _resumed(run: RunInfo, _: datetime, __: Arguments) -> None:
@@ -255,14 +255,15 @@ def _lines(found: ContextSlice) -> Iterator[str]:
     yield from (f"artifact {each.artifact_id}: {each.type}, {each.summary}" for each in found.artifacts)
     yield from (f"open question: {each}" for each in found.open_questions)
     yield from (f"flag: {each}" for each in found.risk_flags)
-    yield from map(_message, found.messages)
+    yield from (_message(each) for each in found.messages)
     if found.left_out:
         yield f"left out: {', '.join(f'{count} {name}' for name, count in found.left_out.items())}"
 
 
-def _message(message: SliceMessage) -> str:
+def _message(message: SliceMessage, by: str = "") -> str:
     called = f" [calls {', '.join(message.calls)}]" if message.calls else ""
-    return f"{message.role}{f' {message.tool}' if message.tool else ''}: {message.text}{called}"
+    about = f" {message.tool}" if message.tool else f" ({by})" if by else ""
+    return f"{message.role}{about}: {message.text}{called}"
 
 
 def _fact(fact: Fact) -> str:

@@ -1,26 +1,42 @@
 """The report of a run: its status, what it did, what it waits for, and its last error."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from limpet.clock import to_datetime_or_none
+from limpet.clock import to_datetime, to_datetime_or_none
 from limpet.context.brief import Chosen
 from limpet.engine.execution.views import Request, RunInfo
 from limpet.events import AnyBody
 from limpet.events import bodies as b
 from limpet.journal import load, load_steps
+from limpet.redaction import hide_secrets
 from limpet.service.moments import Moment
 from limpet.service.steps import FailureInfo, StepInfo, failure_info, infos_of
 from limpet.service.timeline import TimelineRow, timeline_of
 from limpet.service.views import short_text
 from limpet.state import LogView, RunState
+from limpet.state.run import CommandKind
 from limpet.stores import Store
 from limpet.stores.fork_reads import StepRange
 
-__all__ = ["Report", "report"]
+__all__ = ["CommandInfo", "Report", "report"]
 
 # Numbers of newest steps, and of newest events that are searched for waits.
 STEPS, EVENTS = 50, 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandInfo:
+    """A command that a run received, and who sent it."""
+
+    kind: CommandKind
+    time: datetime
+    by: str
+    """Name of the person or service; if `via` is "run", the id of the run. Empty if it is unknown."""
+    via: str
+    """The interface: "python", "cli", "http" or "mcp"; "run" for another run. Empty in logs of older versions."""
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +52,8 @@ class Report:
     """When the run continues automatically, if it waits for a time."""
     why: str | None
     """Why the run waits for an operator, or why a worker released it for a while."""
+    commands: tuple[CommandInfo, ...]
+    """How the run was created, and the last command of each kind that controls it, in order."""
     steps: tuple[StepInfo, ...]
     """The newest steps, by number."""
     earlier_steps: int
@@ -66,6 +84,7 @@ async def report(store: Store, info: RunInfo, requests: tuple[Request, ...]) -> 
         output=await short_text(store, state.output),
         wake=to_datetime_or_none(state.wake),
         why=next((reasons[key] for key in _keys(state) if key in reasons), None),
+        commands=tuple(_commands(state)),
         steps=tuple(await infos_of(store, steps)),
         earlier_steps=steps[0].number - 1 if steps else 0,
         requests=requests,
@@ -74,6 +93,12 @@ async def report(store: Store, info: RunInfo, requests: tuple[Request, ...]) -> 
         error=failure_info(state.error),
         error_step=state.error_step,
     )
+
+
+def _commands(state: RunState) -> Iterator[CommandInfo]:
+    for kind, sent in sorted(state.commands.items(), key=lambda each: each[1].seq):
+        reason = hide_secrets(sent.reason)
+        yield CommandInfo(kind=kind, time=to_datetime(sent.time), by=sent.by, via=sent.via, reason=reason)
 
 
 def _reason(body: AnyBody) -> dict[str, str]:

@@ -17,10 +17,12 @@ from limpet.state.agent import AgentState
 from limpet.state.patch import Working
 from limpet.state.run import (
     Child,
+    CommandKind,
     Counters,
     Decision,
     ForkPoint,
     Grant,
+    LastCommand,
     OpenRequest,
     OpenStep,
     Position,
@@ -82,6 +84,7 @@ class Fold:
         self._signals = {signal.seq: signal for signal in state.signals}
         self._decisions = deque(state.decisions, maxlen=KEPT_DECISIONS)
         self._turns, self._reads = dict(state.turns), dict(state.reads)
+        self._commands = dict(state.commands)
         self._spent = asdict(state.spent)
         self._told = state.told
         self._counters = asdict(state.counters)
@@ -119,6 +122,7 @@ class Fold:
             decisions=tuple(self._decisions),
             turns=dict(self._turns),
             reads=dict(self._reads),
+            commands=dict(self._commands),
             spent=Spent(**self._spent),
             told=self._told,
             counters=Counters(**self._counters),
@@ -295,12 +299,16 @@ class Fold:
                 self._budget_reserved(body)
             case b.BudgetExtended():
                 self._working.extend(body.limits)
+                self._note(event, "extend", body, body.because)
             case b.CancelRequested():
                 self._cancel = body.reason
+                self._note(event, "cancel", body, body.reason)
             case b.PauseRequested():
                 self._pause_requested()
+                self._note(event, "pause", body, body.reason)
             case b.ResumeRequested():
                 self._resume_requested()
+                self._note(event, "resume", body)
             case b.CompensationStarted():
                 self._count("compensations")
             case b.ValueRecorded() | b.VersionChosen() | b.MessageSaid():
@@ -319,6 +327,7 @@ class Fold:
             raise Tampered(run=event.run, seq=event.seq, reason="the run was already created")
         self._begun = True
         self._wake = body.start_at
+        self._note(event, "start", body)
         if body.initial is not None:
             self._working.apply(body.initial)
         self._base = RunState(
@@ -363,6 +372,8 @@ class Fold:
         )
         for opened in (self._steps, self._requests, self._grants, self._open_waits, self._children):
             opened.clear()
+        self._commands.clear()
+        self._note(event, "fork", body)
         self._leave("pending")
         self._output = self._error = self._error_step = self._cancel = None
         self._spent["steps"] -= self._step - body.step
@@ -370,6 +381,10 @@ class Fold:
         self._clear_suspicion()
         if body.patch is not None:
             self._working.apply(body.patch)
+
+    def _note(self, event: Event, kind: CommandKind, body: b.Attributed, reason: str = "") -> None:
+        """Remember who created the run, or sent it a command."""
+        self._commands[kind] = LastCommand(by=body.by, via=body.via, time=event.time, seq=event.seq, reason=reason)
 
     def _run_claimed(self, body: b.RunClaimed) -> None:
         self._status, self._worker, self._waits, self._wake = "running", body.worker, (), None

@@ -13,10 +13,12 @@ from limpet.state.agent import AgentState
 __all__ = [
     "ENDED",
     "Child",
+    "CommandKind",
     "Counters",
     "Decision",
     "ForkPoint",
     "Grant",
+    "LastCommand",
     "OpenRequest",
     "OpenStep",
     "Position",
@@ -27,6 +29,7 @@ __all__ = [
 ]
 
 Status = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]
+CommandKind = Literal["start", "fork", "pause", "resume", "cancel", "extend"]
 ENDED: frozenset[Status] = frozenset({"completed", "failed", "cancelled"})
 
 
@@ -130,6 +133,17 @@ class Child(Part, frozen=True, kw_only=True):
     budget: Limits | None = None
 
 
+class LastCommand(Part, frozen=True, kw_only=True):
+    """The last command of one kind that the run received, and who sent it."""
+
+    by: str
+    via: str
+    """The interface; "run" if another run sent it."""
+    time: int
+    seq: int
+    reason: str = ""
+
+
 class ForkPoint(Part, frozen=True, kw_only=True):
     """The run and event from which this run was forked."""
 
@@ -207,6 +221,8 @@ class RunState(Part, frozen=True, kw_only=True):
     """Current turn of each loop."""
     reads: dict[str, int] = {}
     """Time when the data of each external source becomes stale."""
+    commands: dict[CommandKind, LastCommand] = {}
+    """How the run was created, and the last command of each kind that controls it."""
     spent: Spent
     told: Spent = Spent()
     """Usage that was already reported to the caller, when the run failed before."""

@@ -16,6 +16,7 @@ from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.call_context import enter_agent
 from limpet.engine.execution.execution import Execution, Kit, set_scope
 from limpet.engine.execution.failures import failure_of, was
+from limpet.engine.execution.principal import sent_by_run
 from limpet.engine.execution.user_code import wait_within
 from limpet.engine.replay.history import History
 from limpet.engine.replay.learned import Learned
@@ -431,11 +432,14 @@ class RunDriver:
         for child in state.children:
             await self._cancel_child(child.run, reason)
         if await self._undo(None):
-            await self._end(b.RunCancelled(reason=reason))
+            asked = state.commands.get("cancel")
+            by, via = ("", "") if asked is None else (asked.by, asked.via)
+            await self._end(b.RunCancelled(reason=reason, by=by, via=via))
 
     async def _cancel_child(self, run: str, reason: str) -> None:
         """Cancel a run that this one called, unless it has ended."""
-        command = b.CancelRequested(command=f"{self.run}:cancel", reason=f"{self.run} was cancelled: {reason}")
+        why = f"{self.run} was cancelled: {reason}"
+        command = b.CancelRequested(command=f"{self.run}:cancel", reason=why, **sent_by_run(self.run))
         assert self._x is not None
         with suppress(WrongState, NotFound):
             await self._x.retry_store(lambda: self._kit.store.send_commands(run, command, actor=self._kit.worker))
@@ -532,6 +536,7 @@ class RunDriver:
             spent=self._journal.fold.owed,
             contract=self._agent.contract_hash,
             number=ended.number if isinstance(ended, b.RunFailed) else None,
+            **sent_by_run(self.run),
         )
         return (SendCommands(run=parent.run, bodies=(returned,), actor=self._kit.worker, optional=True),)
 
