@@ -297,6 +297,11 @@ class Execution:
             slot.ended.cancel()
 
     @property
+    def is_open(self) -> bool:
+        """Whether calls may start: the execution is neither held nor closed."""
+        return self._open.is_set() and self._closed is None
+
+    @property
     def is_closed(self) -> bool:
         """Whether calls no longer have an effect."""
         return self._closed is not None

@@ -81,6 +81,8 @@ class RunDriver:
         self._x: Execution | None = None
         self._waits: Waits | None = None
         self._task: asyncio.Task[Any] | None = None
+        self._flushing: asyncio.Task[None] | None = None
+        """A flush that the worker's sweep started."""
 
     # Called by the worker
 
@@ -148,7 +150,32 @@ class RunDriver:
         """Close the run as in a killed process, and return the tasks that are still to end."""
         if self._x is not None:
             self._x.close("process killed")
-        return [] if self._task is None else [self._task]
+        return [task for task in (self._task, self._flushing) if task is not None]
+
+    def flush_overdue(self) -> None:
+        """Start to flush events that have waited for long, so that other processes see what the run does now.
+
+        A run that is held is about to park, end or be released, and flushes its events then.
+        """
+        x = self._x
+        if x is not None and x.is_open and self._flushing is None and x.journal.is_overdue:
+            self._flushing = asyncio.create_task(self._flush_now(x), name=f"limpet:{self.run}:flush")
+
+    async def _flush_now(self, x: Execution) -> None:
+        try:
+            await x.journal.flush()
+        except (ConnectionLost, StoreBusy):
+            await self._kit.clock.sleep(SECOND)  # then the next sweep repeats it
+        except LimpetError as error:
+            x.stop(error)
+        finally:
+            self._flushing = None
+            self._changed.set()  # the flush may have read commands of others
+
+    def stop_flushing(self) -> None:
+        """Cancel a flush that has nothing left to write, because the run has left this worker."""
+        if self._flushing is not None:
+            self._flushing.cancel()
 
     # Driving
 
