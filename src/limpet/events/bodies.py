@@ -295,6 +295,7 @@ class ArtifactStored(Body, frozen=True, kw_only=True):
     bytes: int
     content: Payload
     number: int | None = None
+    """The last step that the code had called before, in the same scope if there is one."""
 
 
 class ValueRecorded(Body, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ from limpet.state.run import (
     Decision,
     ForkPoint,
     Grant,
+    ItemStart,
     LastCommand,
     OpenRequest,
     OpenStep,
@@ -30,6 +31,7 @@ from limpet.state.run import (
     Signal,
     Status,
     TimedWait,
+    since,
 )
 
 __all__ = ["PAUSED", "QUARANTINED", "Fold", "fold"]
@@ -84,6 +86,7 @@ class Fold:
         self._signals = {signal.seq: signal for signal in state.signals}
         self._decisions = deque(state.decisions, maxlen=KEPT_DECISIONS)
         self._turns, self._reads = dict(state.turns), dict(state.reads)
+        self._item_start = state.item_start
         self._commands = dict(state.commands)
         self._spent = asdict(state.spent)
         self._told = state.told
@@ -122,6 +125,7 @@ class Fold:
             decisions=tuple(self._decisions),
             turns=dict(self._turns),
             reads=dict(self._reads),
+            item_start=self._item_start,
             commands=dict(self._commands),
             spent=Spent(**self._spent),
             told=self._told,
@@ -144,6 +148,11 @@ class Fold:
     def step(self) -> int:
         """Highest number of a step."""
         return self._step
+
+    @property
+    def since(self) -> int | None:
+        """First step of the plan's current item; None without a plan, or before the item's first step."""
+        return since(self._item_start, self._working.position)
 
     @property
     def time(self) -> int:
@@ -442,6 +451,10 @@ class Fold:
     def _step_started(self, event: Event, body: b.StepStarted) -> None:
         before = self._steps.get(body.number)
         self._reach(body.number)
+        if body.item is None:
+            self._item_start = None
+        elif self._item_start is None or self._item_start.item != body.item:
+            self._item_start = ItemStart(item=body.item, step=body.number)
         if before is not None:
             self._spend(before.reserved)
         self._steps[body.number] = OpenStep(

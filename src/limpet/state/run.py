@@ -18,6 +18,7 @@ __all__ = [
     "Decision",
     "ForkPoint",
     "Grant",
+    "ItemStart",
     "LastCommand",
     "OpenRequest",
     "OpenStep",
@@ -151,6 +152,13 @@ class ForkPoint(Part, frozen=True, kw_only=True):
     at: int
 
 
+class ItemStart(Part, frozen=True, kw_only=True):
+    """A plan item, and the first of the successive steps that started while it was current."""
+
+    item: int
+    step: int
+
+
 class Counters(Part, frozen=True, kw_only=True):
     """Number of events of each type."""
 
@@ -219,6 +227,8 @@ class RunState(Part, frozen=True, kw_only=True):
     """The last decisions."""
     turns: dict[str, int] = {}
     """Current turn of each loop."""
+    item_start: ItemStart | None = None
+    """The plan item that was current in the last steps, and the first of these steps."""
     reads: dict[str, int] = {}
     """Time when the data of each external source becomes stale."""
     commands: dict[CommandKind, LastCommand] = {}
@@ -227,3 +237,13 @@ class RunState(Part, frozen=True, kw_only=True):
     told: Spent = Spent()
     """Usage that was already reported to the caller, when the run failed before."""
     counters: Counters
+
+    @property
+    def since(self) -> int | None:
+        """First step of the plan's current item; None without a plan, or before the item's first step."""
+        return since(self.item_start, self.position.item)
+
+
+def since(start: ItemStart | None, item: int | None) -> int | None:
+    """Return the first step of a plan item, if the last steps belong to it."""
+    return start.step if start is not None and start.item == item else None

@@ -372,7 +372,7 @@ class Run(Generic[S]):
         )
         name = self._x.take_name("patch")
         record = self._x.find(name, b.StatePatched)
-        redaction, step = self._x.kit.store.redaction, self._x.journal.fold.step or None
+        redaction, step = self._x.kit.store.redaction, self._x.last_step()
         patch = change.patch(self._x.agent.data_codec, step, redaction) if record is None else None
         return self._patch(name, record, patch)
 
@@ -466,7 +466,8 @@ class Run(Generic[S]):
         found = await self.conversation.messages(name, record, MAX_MESSAGES)
         x = self._x
         task = await x.retry_store(lambda: task_of(x.kit.store, x.memory.created.input))
-        known = Known(x.working.freeze(), x.journal.fold.step or None, "running", task)
+        step = x.last_step()
+        known = Known(x.working.freeze(), step, x.journal.fold.since or step, "running", task)
         messages = [each.spoken() for each in found]
         return slice_of(known, messages=messages, max_tokens=max_tokens, max_bytes=max_bytes)
 
