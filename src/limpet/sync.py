@@ -279,6 +279,7 @@ class App:
     info = _blocking(AsyncApp.info)
     result = _blocking(AsyncApp.result)
     show = _blocking(AsyncApp.show)
+    input = _blocking(AsyncApp.input)
     steps = _blocking(AsyncApp.steps)
     log = _blocking(AsyncApp.log)
     events = _blocking_iterator(AsyncApp.events)

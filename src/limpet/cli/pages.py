@@ -86,6 +86,8 @@ def _details(request: Request, now: datetime) -> Iterator[tuple[str, str]]:
             "did",
             f"{step.number} {step.tool}: {step.status} {step.error if step.status != 'completed' else step.result}",
         )
+    for fact in found.facts[:SHOWN]:
+        yield "knows", fact.text(now)
     for made in found.decisions[-SHOWN:]:
         yield "chose", f"{made.chosen} ({made.question}): {made.because}"
     if found.flags:

@@ -5,11 +5,11 @@ from datetime import datetime
 from typing import Any, get_args
 
 from limpet.cli.load_app import worker_command
-from limpet.cli.output import TableLayout, about, clean, print_table, print_text
+from limpet.cli.output import TableLayout, about, clean, print_data, print_table, print_text
 from limpet.cli.pages import next_commands, print_inbox, print_report, print_unserved
 from limpet.clock import format_time
 from limpet.context.slice import ContextSlice, SliceMessage
-from limpet.engine.execution.views import EventView, Request, RunInfo, Status
+from limpet.engine.execution.views import EventView, Request, RunInfo, RunInput, Status
 from limpet.engine.run.conversation import Message
 from limpet.events import Fact
 from limpet.redaction import hide_secrets_in
@@ -170,6 +170,11 @@ def _messages(found: Page[Message], _: datetime, __: Arguments) -> None:
         print_text(f"{each.seq}  {f'summary: {each.text}' if each.is_summary else _message(each.spoken(), each.by)}")
 
 
+def _input(found: RunInput, _: datetime, __: Arguments) -> None:
+    plain = hide_secrets_in(found.input)
+    print_text(plain) if isinstance(plain, str) else print_data(plain)
+
+
 def _resumed(run: RunInfo, _: datetime, __: Arguments) -> None:
     print_text(f"{run.id} has already completed." if run.status == "completed" else f"Resumed {run.id}.")
     print_unserved(run)
@@ -295,6 +300,7 @@ GRANTS = TableLayout(narrow={"risk": 6}, left_out=("risk",))
 
 RENDERERS: Mapping[str, Renderer] = {
     "show": lambda found, now, _: print_report(found, now),
+    "input": _input,
     "steps": _table(_step, STEPS, none="no steps"),
     "state": _text,
     "diff": _text,

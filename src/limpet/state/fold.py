@@ -11,7 +11,7 @@ from typing import assert_never
 from msgspec.structs import asdict, replace
 
 from limpet.errors import InvalidPatch, Tampered
-from limpet.events import AnyBody, Event, Failure, Spent, Wait, inline
+from limpet.events import AnyBody, Event, Failure, Spent, StatePatch, Wait, inline
 from limpet.events import bodies as b
 from limpet.state.agent import AgentState
 from limpet.state.patch import Working
@@ -20,6 +20,7 @@ from limpet.state.run import (
     CommandKind,
     Counters,
     Decision,
+    FactAge,
     ForkPoint,
     Grant,
     ItemStart,
@@ -87,6 +88,7 @@ class Fold:
         self._decisions = deque(state.decisions, maxlen=KEPT_DECISIONS)
         self._turns, self._reads = dict(state.turns), dict(state.reads)
         self._item_start = state.item_start
+        self._ages, self._last_read = dict(state.fact_ages), state.last_read
         self._commands = dict(state.commands)
         self._spent = asdict(state.spent)
         self._told = state.told
@@ -126,6 +128,8 @@ class Fold:
             turns=dict(self._turns),
             reads=dict(self._reads),
             item_start=self._item_start,
+            fact_ages=dict(self._ages),
+            last_read=self._last_read,
             commands=dict(self._commands),
             spent=Spent(**self._spent),
             told=self._told,
@@ -243,7 +247,7 @@ class Fold:
             case b.StepResolved():
                 self._step_resolved(body)
             case b.StatePatched():
-                self._working.apply(body.patch)
+                self._patch(event, body.patch)
                 self._count("patches")
             case b.DecisionMade():
                 self._decision_made(event, body)
@@ -302,8 +306,10 @@ class Fold:
                 self._wait_ended(body)
             case b.ExternalRead():
                 self._reads[body.source] = body.stale_at
+                self._last_read = (body.number, body.stale_at)
             case b.ExternalInvalidated():
                 self._reads.pop(body.source, None)
+                self._invalidate(event, body.source)
             case b.BudgetReserved():
                 self._budget_reserved(body)
             case b.BudgetExtended():
@@ -338,7 +344,7 @@ class Fold:
         self._wake = body.start_at
         self._note(event, "start", body)
         if body.initial is not None:
-            self._working.apply(body.initial)
+            self._patch(event, body.initial)
         self._base = RunState(
             run=event.run,
             agent=body.agent,
@@ -389,7 +395,7 @@ class Fold:
         self._step, self._pausing, self._told = body.step, False, Spent()
         self._clear_suspicion()
         if body.patch is not None:
-            self._working.apply(body.patch)
+            self._patch(event, body.patch)
 
     def _note(self, event: Event, kind: CommandKind, body: b.Attributed, reason: str = "") -> None:
         """Remember who created the run, or sent it a command."""
@@ -445,6 +451,26 @@ class Fold:
         if self._status in ("failed", "waiting"):
             self._clear_suspicion()
             self._leave("pending")
+
+    # Working state
+
+    def _patch(self, event: Event, patch: StatePatch) -> None:
+        """Apply a patch, and note when its facts were recorded. The fact of a read directly follows the read."""
+        self._working.apply(patch)
+        for key in patch.retract:
+            self._ages.pop(key, None)
+        read, until = self._last_read or (None, None)
+        for fact in patch.facts:
+            is_read = fact.step is not None and fact.step == read
+            self._ages[fact.key] = FactAge(time=event.time, until=until if is_read else None)
+        self._last_read = None
+
+    def _invalidate(self, event: Event, source: str) -> None:
+        """Note that the facts of a source are no longer valid."""
+        for fact in self._working.facts:
+            age = self._ages.get(fact.key)
+            if fact.source == source and age is not None and age.until is not None:
+                self._ages[fact.key] = replace(age, until=min(age.until, event.time))
 
     # Steps
 

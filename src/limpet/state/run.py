@@ -16,6 +16,7 @@ __all__ = [
     "CommandKind",
     "Counters",
     "Decision",
+    "FactAge",
     "ForkPoint",
     "Grant",
     "ItemStart",
@@ -152,6 +153,13 @@ class ForkPoint(Part, frozen=True, kw_only=True):
     at: int
 
 
+class FactAge(Part, frozen=True, kw_only=True):
+    """When a fact was recorded, and until when it is valid, if it was read from an external source."""
+
+    time: int
+    until: int | None = None
+
+
 class ItemStart(Part, frozen=True, kw_only=True):
     """A plan item, and the first of the successive steps that started while it was current."""
 
@@ -231,6 +239,10 @@ class RunState(Part, frozen=True, kw_only=True):
     """The plan item that was current in the last steps, and the first of these steps."""
     reads: dict[str, int] = {}
     """Time when the data of each external source becomes stale."""
+    fact_ages: dict[str, FactAge] = {}
+    """When each known fact was recorded, by key."""
+    last_read: tuple[int, int] | None = None
+    """Step of the last external read and the time when it becomes stale, until its fact is recorded."""
     commands: dict[CommandKind, LastCommand] = {}
     """How the run was created, and the last command of each kind that controls it."""
     spent: Spent
