@@ -15,6 +15,7 @@ from limpet.engine.definitions.call_context import Call, current, idempotency_ke
 from limpet.engine.definitions.tools import Done, Tool, tool
 from limpet.engine.definitions.upgrades import versioned
 from limpet.engine.execution.handle import Handle
+from limpet.engine.execution.principal import Principal
 from limpet.engine.execution.views import EventView, Request, RunInfo
 from limpet.engine.run.agent_decorator import agent
 from limpet.engine.run.conversation import Message
@@ -99,7 +100,6 @@ from limpet.service.compare import Comparison
 from limpet.service.diffs import Diff
 from limpet.service.moments import Moment, Point
 from limpet.service.page import Page
-from limpet.service.principal import Principal
 from limpet.service.prompts import PromptView
 from limpet.service.steps import StepInfo
 from limpet.service.webhooks import Webhook, is_genuine

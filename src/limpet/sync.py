@@ -16,6 +16,7 @@ from limpet.clock import Duration
 from limpet.compose import open as open_app
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.execution.handle import Handle as AsyncHandle
+from limpet.engine.execution.principal import Principal
 from limpet.engine.execution.views import EventView, RunInfo
 from limpet.engine.run.blocking import BlockingRun as Run
 from limpet.engine.worker.worker import Worker
@@ -95,9 +96,9 @@ class Handle(Generic[Out]):
         """
         return self._app.each(lambda _: self._handle.tokens(after=after))
 
-    def cancel(self, reason: str) -> None:
-        """Cancel the run. Running effects finish; steps with a compensation are undone."""
-        self._app.wait(lambda _: self._handle.cancel(reason))
+    def cancel(self, reason: str, *, by: Principal | str | None = None) -> None:
+        """Cancel the run. Running effects finish; steps with a compensation are undone. `by` is recorded."""
+        self._app.wait(lambda _: self._handle.cancel(reason, by=by))
 
 
 Method = Callable[Concatenate[AsyncApp, P], Coroutine[Any, Any, T]]
@@ -284,6 +285,7 @@ class App:
     info = _blocking(AsyncApp.info)
     result = _blocking(AsyncApp.result)
     show = _blocking(AsyncApp.show)
+    input = _blocking(AsyncApp.input)
     steps = _blocking(AsyncApp.steps)
     log = _blocking(AsyncApp.log)
     events = _blocking_iterator(AsyncApp.events)

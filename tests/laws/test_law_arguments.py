@@ -364,9 +364,9 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     "conversations": (Example({}, {"session": None, "last": 5, "cursor": None}),),
     "decisions": (Example({"text": "Which"}, {"agent": None, "last": 5, "since": "1d", "cursor": None}),),
     "diff": (Example({"run": "done"}, {"since": None, "until": None, "step": None}),),
-    "errors": (Example({}, {"agent": None, "last": 5, "since": "1d", "cursor": None}),),
+    "errors": (Example({}, {"run": None, "agent": None, "last": 5, "since": "1d", "cursor": None}),),
     "events": (Example({"run": "done", "after": 0}, {"follow": False}),),
-    "export": (Example({"run": "done", "path": "run.zip"}),),
+    "export": (Example({"run": "done", "path": "run.zip"}, {"with_handoffs": True}),),
     "fork": (
         Example(
             {"run": "done"},

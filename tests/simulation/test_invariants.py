@@ -102,6 +102,11 @@ def is_asked_in_a_fork(body: Any) -> bool:
     return isinstance(body, b.StepStarted) and body.grant is not None and body.risk is None
 
 
+def is_approved_by_a_member(body: Any) -> bool:
+    """Return whether the request was for a group, not for anyone: only then is eve not allowed to decide."""
+    return isinstance(body, b.RequestAnswered) and body.decision == "approved" and body.by in ("dan", "bob")
+
+
 STRANGE: list[tuple[str, Callable[[Any], bool], Change]] = [
     ("I2", of(b.StepCompleted), lost),
     ("I2", of(b.StepStarted), under(time=0)),
@@ -120,7 +125,7 @@ STRANGE: list[tuple[str, Callable[[Any], bool], Change]] = [
     ("I6", of(b.RequestAnswered), again),
     ("I6", lambda body: isinstance(body, b.RequestOpened) and body.kind == "approval", of_something_else),
     ("I6", lambda body: isinstance(body, b.RequestAnswered) and body.decision == "approved", saying(digest="other")),
-    ("I6", lambda body: isinstance(body, b.RequestAnswered) and body.decision == "approved", saying(by="eve")),
+    ("I6", is_approved_by_a_member, saying(by="eve")),
     ("I6", is_for_risk, saying(grant=None)),
     ("I6", is_for_risk, saying(grant="revoked")),
     ("I6", is_for_risk, other_arguments),

@@ -28,8 +28,9 @@ TOPICS = {
     "Servers": ("worker", "serve", "mcp"),
     "Inspect runs": (
         "runs",
-        "info",
         "show",
+        "info",
+        "input",
         "steps",
         "log",
         "state",
@@ -38,7 +39,7 @@ TOPICS = {
         "context",
         "artifact",
         "prompt",
-    ),
+    ),  # fmt: skip
     "Control runs": ("start", "resume", "pause", "cancel", "signal"),
     "Decide requests": ("inbox", "answer", "approve", "reject", "grants", "revoke"),
     "Replay and fork": ("replay", "fork"),

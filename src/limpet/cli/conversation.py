@@ -6,7 +6,7 @@ import typer
 
 from limpet.cli.command_group import command, example
 from limpet.cli.load_app import run_with_app
-from limpet.cli.options import STORE, CommandId, Json, Url
+from limpet.cli.options import STORE, By, CommandId, Json, Url
 from limpet.cli.output import print_json, print_text
 from limpet.service import App
 from limpet.service.resolve import find_conversation
@@ -23,7 +23,7 @@ def say(  # noqa: PLR0913 - all by name, and few at a time
         bool, typer.Option("--interrupt", help="End the model's turn after its current step.")
     ] = False,
     new: Annotated[bool, typer.Option("--new", help="Create a conversation with this id.")] = False,
-    by: Annotated[str | None, typer.Option(help="Who sends it, which is recorded.", show_default=False)] = None,
+    by: By,
     command_id: CommandId = None,
     url: Url = STORE,
     json: Json = False,

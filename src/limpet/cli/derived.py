@@ -1,6 +1,5 @@
 """Commands made from the table of operations: parse the arguments, call the app, print the result."""
 
-import getpass
 import inspect
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -21,6 +20,7 @@ from limpet.cli.options import (
     complete_run,
     input_of,
     json_object,
+    own_name,
     pair_of,
 )
 from limpet.cli.output import print_data, print_text
@@ -120,8 +120,8 @@ def _parameter(operation: Operation, each: Parameter) -> inspect.Parameter:
         metavar = name.upper() if each.is_required else f"[{name.upper()}]"
         hint = kind if each.is_required else kind | None
         return _keyword(name, Annotated[hint, typer.Argument(metavar=metavar, **more)], default)
-    if name == "by" and each.is_required:
-        who = typer.Option(help=f"{each.about.description}", default_factory=getpass.getuser, show_default="you")
+    if name == "by" and operation.is_command:
+        who = typer.Option(help=f"{each.about.description}", default_factory=own_name, show_default="you")
         return _keyword(name, Annotated[str, who], inspect.Parameter.empty)
     if kind is bool:
         return _keyword(name, Annotated[bool, typer.Option(*flag, **more)], default)

@@ -40,6 +40,7 @@ __all__ = [
     "json_object",
     "json_or_text",
     "number_of",
+    "own_name",
     "pair_of",
 ]
 
@@ -150,9 +151,17 @@ Code = Annotated[
 OwnUrl = Annotated[
     str | None, typer.Option(envvar="LIMPET_URL", help="Store URL; overrides the app's own.", show_default=False)
 ]
-By = Annotated[
-    str, typer.Option(help="Name of the person who decides.", default_factory=getpass.getuser, show_default="you")
-]
+
+
+def own_name() -> str:
+    """Return the name of the user who types the command; "" if the system has none, as in some containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+
+
+By = Annotated[str, typer.Option(help="Who sends it, which is recorded.", default_factory=own_name, show_default="you")]
 
 
 # Text that starts like this was meant as JSON, so a syntax error is reported instead of taking it as text.

@@ -11,7 +11,7 @@ from limpet.clock import format_time
 from limpet.engine.execution.views import Request, RunInfo
 from limpet.redaction import hide_secrets_in
 from limpet.service.error_records import ErrorInfo, frame_lines
-from limpet.service.report import Report
+from limpet.service.report import CommandInfo, Report
 from limpet.service.steps import call_text, describe_failure, short
 from limpet.service.views import waits_for_operator, waits_for_worker
 from limpet.service.wait_notices import decision_commands
@@ -90,6 +90,8 @@ def _details(request: Request, now: datetime) -> Iterator[tuple[str, str]]:
             "did",
             f"{step.number} {step.tool}: {step.status} {step.error if step.status != 'completed' else step.result}",
         )
+    for fact in found.facts[:SHOWN]:
+        yield "knows", fact.text(now)
     for made in found.decisions[-SHOWN:]:
         yield "chose", f"{made.chosen} ({made.question}): {made.because}"
     if found.flags:
@@ -111,6 +113,9 @@ def question_of(request: Request) -> str:
 
 # Number of newest decisions shown; `limpet state` has more.
 DECISIONS = 5
+# Commands that create a run, and what each of the others did.
+CREATED = ("start", "fork")
+CONTROLLED = {"pause": "paused", "resume": "resumed", "cancel": "cancelled", "extend": "extended"}
 
 
 def print_report(report: Report, now: datetime) -> None:
@@ -173,8 +178,19 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     more |= {"parent": info.parent, "fork of": info.fork_of, "user": info.user, "session": info.session}
     more |= {"labels": ", ".join(f"{name}={value}" for name, value in info.labels.items())}
     yield from ((name, value) for name, value in more.items() if value)
-    yield "created", format_time(info.created)
+    created = [_sent(each) for each in report.commands if each.kind in CREATED]
+    yield "created", "".join((format_time(info.created), *created))
+    for each in report.commands:
+        if each.kind not in CREATED:
+            yield CONTROLLED[each.kind], f"{format_time(each.time)}{_sent(each)}"
     yield "ended" if info.ended else "updated", format_time(info.ended or info.updated)
+
+
+def _sent(sent: CommandInfo) -> str:
+    """Return who sent a command, through which interface, and why."""
+    who = " by ".join(("", f"run {sent.by}" if sent.via == "run" else sent.by)) if sent.by else ""
+    door = f" ({sent.via})" if sent.by and sent.via and sent.via != "run" else ""
+    return f"{who}{door}{f': {sent.reason}' if sent.reason else ''}"
 
 
 def next_commands(report: Report) -> Iterator[str]:

@@ -5,11 +5,11 @@ from datetime import datetime
 from typing import Any, get_args
 
 from limpet.cli.load_app import worker_command
-from limpet.cli.output import TableLayout, about, clean, console, print_table, print_text
+from limpet.cli.output import TableLayout, about, clean, console, print_data, print_table, print_text
 from limpet.cli.pages import next_commands, print_error, print_inbox, print_report, print_unserved
 from limpet.clock import format_time
 from limpet.context.slice import ContextSlice, SliceMessage
-from limpet.engine.execution.views import EventView, Request, RunInfo, Status
+from limpet.engine.execution.views import EventView, Request, RunInfo, RunInput, Status
 from limpet.engine.run.conversation import Message
 from limpet.events import Fact
 from limpet.redaction import hide_secrets_in
@@ -183,7 +183,12 @@ def _messages(found: Page[Message], _: datetime, __: Arguments) -> None:
     if found.next is not None:
         print_text(f"older: --cursor {found.next}")
     for each in found:
-        print_text(f"{each.seq}  {f'summary: {each.text}' if each.is_summary else _message(each.spoken())}")
+        print_text(f"{each.seq}  {f'summary: {each.text}' if each.is_summary else _message(each.spoken(), each.by)}")
+
+
+def _input(found: RunInput, _: datetime, __: Arguments) -> None:
+    plain = hide_secrets_in(found.input)
+    print_text(plain) if isinstance(plain, str) else print_data(plain)
 
 
 def _resumed(run: RunInfo, _: datetime, __: Arguments) -> None:
@@ -271,14 +276,15 @@ def _lines(found: ContextSlice) -> Iterator[str]:
     yield from (f"artifact {each.artifact_id}: {each.type}, {each.summary}" for each in found.artifacts)
     yield from (f"open question: {each}" for each in found.open_questions)
     yield from (f"flag: {each}" for each in found.risk_flags)
-    yield from map(_message, found.messages)
+    yield from (_message(each) for each in found.messages)
     if found.left_out:
         yield f"left out: {', '.join(f'{count} {name}' for name, count in found.left_out.items())}"
 
 
-def _message(message: SliceMessage) -> str:
+def _message(message: SliceMessage, by: str = "") -> str:
     called = f" [calls {', '.join(message.calls)}]" if message.calls else ""
-    return f"{message.role}{f' {message.tool}' if message.tool else ''}: {message.text}{called}"
+    about = f" {message.tool}" if message.tool else f" ({by})" if by else ""
+    return f"{message.role}{about}: {message.text}{called}"
 
 
 def _fact(fact: Fact) -> str:
@@ -311,6 +317,7 @@ GRANTS = TableLayout(narrow={"risk": 6}, left_out=("risk",))
 
 RENDERERS: Mapping[str, Renderer] = {
     "show": lambda found, now, _: print_report(found, now),
+    "input": _input,
     "steps": _table(_step, STEPS, none="no steps"),
     "state": _text,
     "diff": _text,

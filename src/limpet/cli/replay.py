@@ -14,6 +14,7 @@ import typer
 from limpet.cli.command_group import command, example
 from limpet.cli.load_app import idle_app, named_app, run_in_app, run_with_app
 from limpet.cli.options import (
+    By,
     Code,
     Json,
     OwnUrl,
@@ -125,6 +126,7 @@ def fork(  # noqa: PLR0913 - all by name, and few at a time
     ] = None,
     model: Annotated[Literal["live"] | None, typer.Option(help="With --effects stub, still call models.")] = None,
     id: Annotated[str | None, typer.Option(help="Id of the fork. Default: the run's id with the next number.")] = None,
+    by: By,
     code: Code = None,
     url: OwnUrl = None,
     json: Json = False,
@@ -135,7 +137,7 @@ def fork(  # noqa: PLR0913 - all by name, and few at a time
     """
     results = {number_of(number): json_or_text(value) for number, value in map(pair_of, result or ())}
     more: dict[str, Any] = {} if input is None else {"input": input_of(input)}
-    more |= {"effects": effects, "reads": reads, "model": model}
+    more |= {"effects": effects, "reads": reads, "model": model, "by": by}
 
     async def make(app: App) -> tuple[str, RunRow]:
         row = await find_run(app.store, run)

@@ -1,28 +1,32 @@
 """The brief of a request, for a quick decision: what was wanted and done, why the run stopped, what each choice causes.
 
 It is built from the state and the steps before the request. Secrets are redacted first; then long texts are cut and
-show their full length.
+show their full length. A long input keeps its beginning and its end, and reasons are never cut.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 import msgspec
 
-from limpet.events import Failure, Limits, Payload, Spent
+from limpet.clock import to_datetime, to_datetime_or_none
+from limpet.events import Fact, Failure, Limits, Payload, Spent
 from limpet.events import bodies as b
 from limpet.redaction import hide_secrets, hide_secrets_in
-from limpet.state import RunState
+from limpet.state import RunState, outdated
 from limpet.state.log_view import StepStatus, StepView
 from limpet.state.run import Decision
 
-__all__ = ["Brief", "BriefStep", "Choice", "Chosen", "brief", "chosen_of"]
+__all__ = ["ENDS", "Brief", "BriefFact", "BriefStep", "Choice", "Chosen", "brief", "chosen_of"]
 
 # Maximum number of each that is shown; the newest are kept.
 STEPS, DECISIONS, ERRORS, FACTS = 20, 10, 5, 20
 SHORT, LONG = 200, 2000
 # Characters after the cut that redaction still reads, for secrets that start before the cut.
 BEYOND = 20_000
+# Bytes of each end of a long input that a brief needs.
+ENDS = 2 * LONG + BEYOND
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +49,38 @@ class Chosen:
     chosen: str
     because: str
     confidence: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BriefFact:
+    """A fact that the agent knew, and how old it is."""
+
+    key: str
+    value: str
+    source: str
+    step: int | None
+    """The step that recorded it."""
+    time: datetime | None
+    """When it was recorded; None if the log does not say."""
+    valid_until: datetime | None
+    """Until when it is valid, if it was read from an external source."""
+    is_needed: bool
+    """Whether the tool of the request relies on this source."""
+    changed: tuple[str, ...]
+    """Facts that it was derived from and that changed since."""
+
+    def text(self, now: datetime) -> str:
+        """Return the fact with its age: "price = 40 from quotes, read 40 min ago, ttl 5 min: stale"."""
+        parts = [f"{self.key} = {self.value}{f' from {self.source}' if self.source else ''}"]
+        if self.time is not None:
+            verb = "recorded" if self.valid_until is None else "read"
+            parts.append(f"{verb} {_rounded(now - self.time)} ago")
+            if self.valid_until is not None:
+                stale = ": stale" if self.valid_until <= now else ""
+                parts.append(f"ttl {_rounded(self.valid_until - self.time)}{stale}")
+        if self.changed:
+            parts.append(f"derived from {', '.join(self.changed)}, which changed since")
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,21 +111,24 @@ class Brief:
     """Number of earlier steps, which are not shown."""
     decisions: tuple[Chosen, ...] = ()
     errors: tuple[str, ...] = ()
-    facts: Mapping[str, str] = field(default_factory=dict)
+    facts: tuple[BriefFact, ...] = ()
+    """What the decision rests on: those that the tool relies on first, then the newest."""
     flags: tuple[str, ...] = ()
     spent: Mapping[str, float] = field(default_factory=dict)
     budget: Mapping[str, float] = field(default_factory=dict)
 
 
-def brief(state: RunState, steps: Sequence[StepView], opened: b.RequestOpened, input: str | None = None) -> Brief:
+def brief(
+    state: RunState, steps: Sequence[StepView], opened: b.RequestOpened, ends: tuple[bytes, bytes] | None = None
+) -> Brief:
     """Build the brief of a request from the state before it, the last steps before it, and the request itself.
 
-    `input` is the run's input as text, if it is too large for its event.
+    `ends` are the first and last bytes of the run's input, up to `ENDS` of each, if it is too large for its event.
     """
     working = state.working
     return Brief(
         agent=state.agent,
-        input=shown(state.input, LONG) if input is None else _cut(input, LONG),
+        input=_input(state, ends),
         why=_why(opened, state),
         choices=_choices(opened),
         if_unanswered=_if_unanswered(opened),
@@ -98,9 +137,7 @@ def brief(state: RunState, steps: Sequence[StepView], opened: b.RequestOpened, i
         earlier_steps=max(state.position.step - len(steps[-STEPS:]), 0),
         decisions=tuple(chosen_of(decision) for decision in state.decisions)[-DECISIONS:],
         errors=tuple(_errors(steps))[-ERRORS:],
-        facts=hide_secrets_in(
-            {fact.key: _cut(bytes(fact.value).decode(), SHORT) for fact in working.known_facts[-FACTS:]}
-        ),
+        facts=tuple(_facts(state, {each.source for each in opened.seen}))[:FACTS],
         flags=tuple(hide_secrets(flag) for flag in working.risk_flags),
         spent=_spent(state.spent),
         budget=_limits(working.budget),
@@ -114,6 +151,55 @@ def shown(payload: Payload | None, most: int = SHORT) -> str:
     if not payload.is_inline:
         return f"{payload.bytes} bytes in blob {payload.blob}"
     return _cut(msgspec.json.encode(payload.value()).decode(), most)
+
+
+def _input(state: RunState, ends: tuple[bytes, bytes] | None) -> str:
+    """Return the input as text. The middle of a long one is left out, with the command that prints the whole."""
+    size, half, unit = state.input.bytes, LONG // 2, "bytes"
+    if ends is None or len(ends[0] + ends[1]) >= size:
+        text = msgspec.json.encode(state.input.value()).decode() if ends is None else (ends[0] + ends[1]).decode()
+        if len(text) <= LONG:
+            return hide_secrets(text)
+        size, unit = len(text), "characters"
+        first, last = text[: half + BEYOND], text[-half - BEYOND :]
+    else:
+        first, last = (each.decode(errors="ignore") for each in ends)
+    first, last = hide_secrets(first)[:half], hide_secrets(last)[-half:]
+    left = size - (len(first + last) if unit == "characters" else len((first + last).encode()))
+    return f"{first}… ({left} {unit} left out; whole: limpet input {state.run}) …{last}"
+
+
+def _facts(state: RunState, needed: Collection[str]) -> Iterator[BriefFact]:
+    """Yield the facts, those of needed sources first, then the newest first."""
+    old = outdated(state.working)
+    newest = state.working.known_facts[::-1]
+    for fact in sorted(newest, key=lambda fact: fact.source not in needed):
+        age = state.fact_ages.get(fact.key)
+        yield BriefFact(
+            key=hide_secrets(fact.key),
+            value=_value(fact),
+            source=fact.source,
+            step=fact.step,
+            time=None if age is None else to_datetime(age.time),
+            valid_until=None if age is None else to_datetime_or_none(age.until),
+            is_needed=fact.source in needed,
+            changed=tuple(old.get(fact.key, ())),
+        )
+
+
+def _value(fact: Fact) -> str:
+    """Return the value of a fact as text. The key may say that it is a secret."""
+    hidden = hide_secrets_in({fact.key: msgspec.json.decode(fact.value)})
+    return _cut(msgspec.json.encode(next(iter(hidden.values()))).decode(), SHORT)
+
+
+def _rounded(duration: timedelta) -> str:
+    """Return a duration in its largest unit."""
+    seconds = max(round(duration.total_seconds()), 0)
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
 
 
 def _cut(text: str, most: int) -> str:
@@ -135,7 +221,7 @@ def _step(step: StepView) -> BriefStep:
 
 def chosen_of(made: Decision) -> Chosen:
     """Return a decision for people."""
-    because = _cut(made.because, SHORT)
+    because = hide_secrets(made.because)
     return Chosen(
         question=hide_secrets(made.question), chosen=shown(made.chosen), because=because, confidence=made.confidence
     )

@@ -1,9 +1,9 @@
 """The part of an agent's state that fits into a model's window, a page or another program. Pure.
 
-The most important parts come first: the goal and the position, artifacts of this step, the newest facts, and open
-questions. Omitted entries are counted, so that a part is not mistaken for the whole. Artifacts appear with their
-descriptions, not their content, which is read separately. Sizes are those of the output: the JSON of a slice, or the
-lines of a description.
+The most important parts come first: the goal and the plan, artifacts of the current plan item or step, open questions
+and risk flags, then facts and other artifacts, the newest first. Omitted entries are counted, so that a part is not
+mistaken for the whole. Artifacts appear with their descriptions, not their content, which is read separately. Sizes are
+those of the output: the JSON of a slice, or the lines of a description.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, json, structs
 
-from limpet.context.window import BYTES, LEAST, short, tokens
-from limpet.events import Artifact, Fact
+from limpet.context.window import BYTES, LEAST, bound_results, short, tokens
+from limpet.events import Artifact, Fact, Limits
 from limpet.events.values import encode
 from limpet.state import AgentState, outdated
 
@@ -50,7 +50,7 @@ class ContextSlice(Struct, frozen=True, kw_only=True):
     facts: tuple[Fact, ...] = ()
     """Newest first."""
     artifacts: tuple[Artifact, ...] = ()
-    """Artifacts; those of the current step come first."""
+    """Artifacts, the newest first; those of the current plan item or step come before the others."""
     open_questions: tuple[str, ...] = ()
     risk_flags: tuple[str, ...] = ()
     messages: tuple[SliceMessage, ...] = ()
@@ -69,6 +69,9 @@ class Known(NamedTuple):
 
     state: AgentState
     step: int | None = None
+    """Number of the last step."""
+    since: int | None = None
+    """Artifacts of this step and later ones are current: the first step of the current plan item, or the last step."""
     status: str = ""
     task: str = ""
     """The run's input, if that is text."""
@@ -105,7 +108,8 @@ def slice_of(
     room = min(rooms) - len(encode(empty)) if rooms else None
     half = None if room is None else room // SHARE if messages else room
     state = known.state if known.state.goal else structs.replace(known.state, goal=known.task)
-    pieces = _pieces(state, known.step, None if half is None else half // BYTES)
+    messages = _bounded(messages, state.budget)
+    pieces = _pieces(state, known.since, None if half is None else half // BYTES)
     taken, left, used = _fitting(pieces, half, lambda piece: piece.bytes)
     rest = None if room is None else room - used
     said = _said(_cut(reversed(messages), rest))
@@ -118,6 +122,12 @@ def slice_of(
     return found
 
 
+def _bounded(messages: Sequence[SliceMessage], limits: Limits | None) -> Sequence[SliceMessage]:
+    """Cut tool results so that all of them together have at most the bytes that the budget allows."""
+    texts = bound_results([(each.role, each.text) for each in messages], limits)
+    return [structs.replace(each, text=text) for each, text in zip(messages, texts, strict=True)]
+
+
 def _slice(empty: ContextSlice, taken: Sequence[_Piece], left: Sequence[_Piece]) -> ContextSlice:
     by_part = _grouped(taken)
     [goal] = by_part.pop("goal", ("",))
@@ -125,9 +135,9 @@ def _slice(empty: ContextSlice, taken: Sequence[_Piece], left: Sequence[_Piece])
     return structs.replace(empty, goal=goal, messages=messages, left_out=_counted(left), **by_part)
 
 
-def describe(state: AgentState, *, step: int | None, room: int) -> str:
-    """Describe the agent's state in text of at most `room` tokens."""
-    taken, left, _ = _fitting(_pieces(state, step, room), room - MORE, lambda piece: piece.tokens)
+def describe(state: AgentState, *, since: int | None, room: int) -> str:
+    """Describe the agent's state in text of at most `room` tokens. Artifacts since this step are current."""
+    taken, left, _ = _fitting(_pieces(state, since, room), room - MORE, lambda piece: piece.tokens)
     lines = [piece.line for piece in taken]
     if left:
         lines.append(f"({len(left)} more are not shown)")
@@ -182,20 +192,22 @@ def _said(messages: Iterable[SliceMessage]) -> Iterator[_Piece]:
     return (_Piece("messages", each, f"{each.role}: {each.text}") for each in messages)
 
 
-def _pieces(state: AgentState, step: int | None, room: int | None) -> Iterator[_Piece]:
+def _pieces(state: AgentState, since: int | None, room: int | None) -> Iterator[_Piece]:
     """Yield all of the state, the most important first."""
     if state.goal:
         goal = state.goal if room is None else short(state.goal, max(room // 4, LEAST))
         yield _Piece("goal", goal, f"Goal: {goal}")
     for number, item in enumerate(state.items, 1):
         yield _Piece("plan", item.item, f"Plan {number}: {item.item} ({item.status})")
-    yield from _all("artifacts", _artifact, (each for each in state.artifacts if each.step == step))
+    newest = state.artifacts[::-1]
+    current = [each for each in newest if since is not None and each.step is not None and each.step >= since]
+    yield from _all("artifacts", _artifact, current)
+    yield from _all("open_questions", "Open question: {}".format, state.open_questions)
+    yield from _all("risk_flags", "Flag: {}".format, state.risk_flags)
     old = outdated(state)
     for fact in reversed(state.known_facts):
         yield _Piece("facts", fact, _fact(fact, old.get(fact.key, ())))
-    yield from _all("open_questions", "Open question: {}".format, state.open_questions)
-    yield from _all("risk_flags", "Flag: {}".format, state.risk_flags)
-    yield from _all("artifacts", _artifact, (each for each in reversed(state.artifacts) if each.step != step))
+    yield from _all("artifacts", _artifact, (each for each in newest if each not in current))
 
 
 def _all(part: str, say: Callable[[Any], str], found: Iterable[Any]) -> Iterator[_Piece]:
@@ -203,7 +215,8 @@ def _all(part: str, say: Callable[[Any], str], found: Iterable[Any]) -> Iterator
 
 
 def _artifact(artifact: Artifact) -> str:
-    return f"Artifact {artifact.artifact_id}: {artifact.type}, {artifact.bytes} bytes: {artifact.summary}"
+    since = f", from step {artifact.step}" if artifact.step is not None else ""
+    return f"Artifact {artifact.artifact_id}: {artifact.type}, {artifact.bytes} bytes{since}: {artifact.summary}"
 
 
 def _fact(fact: Fact, changed: Sequence[str]) -> str:

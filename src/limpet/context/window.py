@@ -7,7 +7,9 @@ part for the whole.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["Item", "Selected", "select", "short", "tokens", "tokens_of", "units"]
+from limpet.events import Limits
+
+__all__ = ["Item", "Selected", "bound_results", "select", "short", "tokens", "tokens_of", "units"]
 
 # Bytes of text per token. This is low, so that an estimate is rather too high than too low.
 BYTES = 3
@@ -39,6 +41,28 @@ def short(text: str, room: int) -> str:
     first = data[:half].decode(errors="ignore")
     last = data[len(data) - half :].decode(errors="ignore")
     return f"{first}\n[… {len(text) - len(first) - len(last)} characters are left out …]\n{last}"
+
+
+def bound_results(messages: Sequence[tuple[str, str]], limits: Limits | None) -> list[str]:
+    """Return the texts of messages, given as role and text.
+
+    Tool results are cut so that all of them together have at most the bytes that the budget allows, apart from marks:
+    the newest stay whole as long as they fit, and older ones give way.
+    """
+    left = None if limits is None else limits.max_artifact_bytes_in_context
+    found: list[str] = []
+    for role, text in reversed(messages):
+        if left is None or role != "tool":
+            found.append(text)
+            continue
+        size = len(text.encode(errors="replace"))
+        found.append(text if size <= left else _cut_to_bytes(text, left, size))
+        left -= min(size, left)
+    return found[::-1]
+
+
+def _cut_to_bytes(text: str, most: int, size: int) -> str:
+    return short(text, most // BYTES) if most > MARK + BYTES else f"[{size} bytes are left out]"
 
 
 class Item(NamedTuple):

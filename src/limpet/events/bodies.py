@@ -1,7 +1,8 @@
 """The bodies of events: one struct per kind, in its newest version.
 
 `name` identifies a call of `run` in the log (`look/fetch_order#1`), `number` is the number of a step, and `command` the
-id by which commands from other processes are deduplicated. Times are microseconds of the store's clock.
+id by which commands from other processes are deduplicated. Times are microseconds of the store's clock. `by` and `via`
+record the sender of a command: see `Attributed`.
 """
 
 from typing import Literal
@@ -14,7 +15,16 @@ class Body(Part, frozen=True, kw_only=True):
     """The content of an event, without its envelope."""
 
 
-class Command(Body, frozen=True, kw_only=True):
+class Attributed(Body, frozen=True, kw_only=True):
+    """A body that records who caused it."""
+
+    by: str = ""
+    """Name of the person or service; if `via` is "run", the id of the run. Empty if it is unknown."""
+    via: str = ""
+    """The interface: "python", "cli", "http" or "mcp"; "run" for another run. Empty in logs of older versions."""
+
+
+class Command(Attributed, frozen=True, kw_only=True):
     """A body that any process may write; the store seals it."""
 
     command: str
@@ -23,7 +33,7 @@ class Command(Body, frozen=True, kw_only=True):
 # The run itself
 
 
-class RunCreated(Body, frozen=True, kw_only=True):
+class RunCreated(Attributed, frozen=True, kw_only=True):
     """A run was created."""
 
     agent: str
@@ -52,7 +62,7 @@ class RunCreated(Body, frozen=True, kw_only=True):
     """External inputs that stay live where effects are stubbed."""
 
 
-class RunForked(Body, frozen=True, kw_only=True):
+class RunForked(Attributed, frozen=True, kw_only=True):
     """A run was created as a fork, which shares the first events of another run's log.
 
     It repeats the fields that lists of runs show.
@@ -131,11 +141,10 @@ class RunFailed(Body, frozen=True, kw_only=True):
     number: int | None = None
 
 
-class RunCancelled(Body, frozen=True, kw_only=True):
-    """The run was stopped on request."""
+class RunCancelled(Attributed, frozen=True, kw_only=True):
+    """The run was stopped on request. `by` and `via` are those of the request."""
 
     reason: str
-    by: str = ""
 
 
 class TurnStarted(Body, frozen=True, kw_only=True):
@@ -290,6 +299,7 @@ class ArtifactStored(Body, frozen=True, kw_only=True):
     bytes: int
     content: Payload
     number: int | None = None
+    """The last step that the code had called before, in the same scope if there is one."""
 
 
 class ValueRecorded(Body, frozen=True, kw_only=True):
@@ -359,8 +369,6 @@ class RequestAnswered(Command, frozen=True, kw_only=True):
     args: Payload | None = None
     """Arguments that the person edited."""
     because: str = ""
-    via: str = ""
-    """The interface through which the decision came."""
 
 
 class RequestExpired(Body, frozen=True, kw_only=True):
@@ -433,7 +441,6 @@ class SignalReceived(Command, frozen=True, kw_only=True):
 
     signal: str
     value: Payload
-    by: str = ""
 
 
 class TimerSet(Body, frozen=True, kw_only=True):
@@ -483,7 +490,7 @@ class ConversationForked(Body, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
 
 
-class MessageAdded(Body, frozen=True, kw_only=True):
+class MessageAdded(Attributed, frozen=True, kw_only=True):
     """A message was added to a conversation."""
 
     message: str
@@ -569,20 +576,16 @@ class CancelRequested(Command, frozen=True, kw_only=True):
     """A person or client asked to cancel the run."""
 
     reason: str
-    by: str = ""
 
 
 class PauseRequested(Command, frozen=True, kw_only=True):
     """A person or client asked to pause the run."""
 
-    by: str = ""
     reason: str = ""
 
 
 class ResumeRequested(Command, frozen=True, kw_only=True):
     """A person or client asked to resume a paused, quarantined, diverged or failed run."""
-
-    by: str = ""
 
 
 class CompensationStarted(Body, frozen=True, kw_only=True):

@@ -168,6 +168,7 @@ class Artifact(Part, frozen=True, kw_only=True):
     summary: str
     bytes: int
     step: int | None = None
+    """The step after which it was stored. An artifact of a tool's result has the step of that tool."""
 
 
 class StatePatch(Part, frozen=True, kw_only=True):

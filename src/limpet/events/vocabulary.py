@@ -178,14 +178,14 @@ def _refused(error: Exception) -> str:
 _CREATOR, _OWNER, _COMMAND, _STORE, _SPEAKER = WrittenBy
 
 KINDS = (
-    Kind("run.created", 2, b.RunCreated, _CREATOR),
-    Kind("run.forked", 2, b.RunForked, _CREATOR),
+    Kind("run.created", 3, b.RunCreated, _CREATOR),
+    Kind("run.forked", 3, b.RunForked, _CREATOR),
     Kind("run.claimed", 2, b.RunClaimed, _STORE),
     Kind("run.released", 2, b.RunReleased, _STORE),
     Kind("run.waiting", 1, b.RunWaiting, _OWNER),
     Kind("run.completed", 1, b.RunCompleted, _OWNER),
     Kind("run.failed", 1, b.RunFailed, _OWNER),
-    Kind("run.cancelled", 1, b.RunCancelled, _OWNER),
+    Kind("run.cancelled", 2, b.RunCancelled, _OWNER),
     Kind("turn.started", 1, b.TurnStarted, _OWNER),
     Kind("step.started", 3, b.StepStarted, _OWNER),
     Kind("step.progressed", 1, b.StepProgressed, _OWNER),
@@ -202,11 +202,11 @@ KINDS = (
     Kind("request.opened", 2, b.RequestOpened, _OWNER),
     Kind("request.answered", 1, b.RequestAnswered, _COMMAND),
     Kind("request.expired", 1, b.RequestExpired, _OWNER),
-    Kind("grant.given", 1, b.GrantGiven, _COMMAND),
-    Kind("grant.revoked", 1, b.GrantRevoked, _COMMAND),
+    Kind("grant.given", 2, b.GrantGiven, _COMMAND),
+    Kind("grant.revoked", 2, b.GrantRevoked, _COMMAND),
     Kind("agent.called", 1, b.AgentCalled, _OWNER),
-    Kind("agent.returned", 1, b.AgentReturned, _COMMAND),
-    Kind("signal.received", 1, b.SignalReceived, _COMMAND),
+    Kind("agent.returned", 2, b.AgentReturned, _COMMAND),
+    Kind("signal.received", 2, b.SignalReceived, _COMMAND),
     Kind("timer.set", 1, b.TimerSet, _OWNER),
     Kind("wait.opened", 1, b.WaitOpened, _OWNER),
     Kind("wait.ended", 1, b.WaitEnded, _OWNER),
@@ -214,10 +214,10 @@ KINDS = (
     Kind("external.read", 1, b.ExternalRead, _OWNER),
     Kind("external.invalidated", 1, b.ExternalInvalidated, _OWNER),
     Kind("budget.reserved", 1, b.BudgetReserved, _OWNER),
-    Kind("budget.extended", 1, b.BudgetExtended, _COMMAND),
-    Kind("cancel.requested", 1, b.CancelRequested, _COMMAND),
-    Kind("pause.requested", 1, b.PauseRequested, _COMMAND),
-    Kind("resume.requested", 1, b.ResumeRequested, _COMMAND),
+    Kind("budget.extended", 2, b.BudgetExtended, _COMMAND),
+    Kind("cancel.requested", 2, b.CancelRequested, _COMMAND),
+    Kind("pause.requested", 2, b.PauseRequested, _COMMAND),
+    Kind("resume.requested", 2, b.ResumeRequested, _COMMAND),
     Kind("compensation.started", 1, b.CompensationStarted, _OWNER),
     Kind("compensation.completed", 1, b.CompensationCompleted, _OWNER),
     Kind("compensation.failed", 1, b.CompensationFailed, _OWNER),
@@ -225,7 +225,7 @@ KINDS = (
     Kind("conversation.created", 1, b.ConversationCreated, _CREATOR),
     Kind("conversation.forked", 1, b.ConversationForked, _CREATOR),
     Kind("conversation.compacted", 1, b.ConversationCompacted, _SPEAKER),
-    Kind("message.added", 1, b.MessageAdded, _SPEAKER),
+    Kind("message.added", 2, b.MessageAdded, _SPEAKER),
 )
 
 
@@ -244,6 +244,18 @@ UPCASTS: Upcasts = {
     ("state.patched", 1): _unchanged,  # version 2 adds `item` and `items`
     ("run.claimed", 1): _unchanged,  # version 2 adds `alone`
     ("run.released", 1): _unchanged,  # version 2 adds `retry_at` and `fruitless`
+    ("run.created", 2): _unchanged,  # version 3 adds `by` and `via`
+    ("run.forked", 2): _unchanged,  # version 3 adds `by` and `via`
+    ("run.cancelled", 1): _unchanged,  # version 2 adds `via`
+    ("message.added", 1): _unchanged,  # version 2 adds `by` and `via`
+    ("signal.received", 1): _unchanged,  # version 2 adds `via`
+    ("budget.extended", 1): _unchanged,  # version 2 adds `via`
+    ("cancel.requested", 1): _unchanged,  # version 2 adds `via`
+    ("pause.requested", 1): _unchanged,  # version 2 adds `via`
+    ("resume.requested", 1): _unchanged,  # version 2 adds `via`
+    ("grant.given", 1): _unchanged,  # version 2 adds `via`
+    ("grant.revoked", 1): _unchanged,  # version 2 adds `via`
+    ("agent.returned", 1): _unchanged,  # version 2 adds `by` and `via`
 }
 
 VOCABULARY = Vocabulary(KINDS, UPCASTS)

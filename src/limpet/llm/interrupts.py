@@ -13,7 +13,7 @@ from limpet.engine.execution.execution import current_scope
 from limpet.engine.run.conversation import INTERRUPT, USER
 from limpet.engine.run.run import Run
 from limpet.errors import Expired
-from limpet.events import Wait, canonical
+from limpet.events import Wait
 from limpet.events import bodies as b
 from limpet.state import ENDED
 
@@ -42,13 +42,9 @@ class Interrupts:
         """Add received messages to the conversation, unless the log already has a record whose name starts with one of
         `begun`.
         """
-        anything: Any = Any
-        while self._can_receive(USER, "", *begun):
-            try:
-                said = await self._run.receive(USER, anything, timeout=0)
-            except Expired:
-                break
-            await self._run.say(said if isinstance(said, str) else canonical(said).decode(), role="user")
+        with suppress(Expired):
+            while self._can_receive(USER, "", *begun):
+                await self._run.receive_message()
 
     async def is_interrupted(self, where: str, *begun: str) -> bool:
         """Return whether a user interrupts this turn. The result is the same in every execution."""

@@ -33,6 +33,7 @@ from limpet.llm.prompt import (
     BuildContext,
     Context,
     Frame,
+    PromptState,
     build_prompt,
     choose_context,
     digest_of,
@@ -321,8 +322,9 @@ class _Loop:
 
     async def _choose(self, context: Context) -> Reply:
         """Return the next reply. The prompt is recorded by reference, or verbatim if the hook changed it."""
-        state, step = self._x.working.freeze(), self._x.journal.fold.step
-        made = build_prompt(self._frame, context, state, step or None, self._llm.build_context)
+        fold = self._x.journal.fold
+        at = PromptState(self._x.working.freeze(), fold.step or None, fold.since)
+        made = build_prompt(self._frame, context, at, self._llm.build_context)
         reference = self._reference(made.prompt, [list(each) for each in made.choice.chosen.ranges], context)
 
         async def ask(request: Prompt) -> Reply:

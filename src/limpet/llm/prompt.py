@@ -13,10 +13,10 @@ import msgspec
 from msgspec import Struct
 
 from limpet.context.slice import describe
-from limpet.context.window import EACH, LEAST, Item, Selected, select, short, tokens, tokens_of, units
+from limpet.context.window import EACH, LEAST, Item, Selected, bound_results, select, short, tokens, tokens_of, units
 from limpet.engine.run.conversation import text_of
 from limpet.errors import ContextTooSmall
-from limpet.events import canonical
+from limpet.events import Limits, canonical
 from limpet.events.values import encode
 from limpet.journal import Entry, Summary, entries
 from limpet.llm.model import Prompt, PromptMessage, Thoughts, ToolSpec
@@ -31,6 +31,7 @@ __all__ = [
     "ContextChoice",
     "ContextView",
     "Frame",
+    "PromptState",
     "build_prompt",
     "choose_context",
     "digest_of",
@@ -158,6 +159,8 @@ class ContextView(NamedTuple):
     """The messages. Each call is directly followed by its results."""
     room: int
     """Number of tokens for all of it."""
+    since: int | None = None
+    """First step of the plan's current item, or the last step: its artifacts and later ones are current."""
 
 
 class ContextChoice(NamedTuple):
@@ -174,7 +177,7 @@ BuildContext = Callable[[ContextView], ContextChoice]
 
 def choose_context(view: ContextView) -> ContextChoice:
     """Use up to a third of the room for the state, the rest for the newest messages. The default `build_context`."""
-    known = describe(view.state, step=view.step, room=view.room // 3)
+    known = describe(view.state, since=view.since, room=view.room // 3)
     return ContextChoice(known, select([item_of(each) for each in view.said], view.room - tokens(known)))
 
 
@@ -185,18 +188,27 @@ class BuiltPrompt(NamedTuple):
     choice: ContextChoice
 
 
-def build_prompt(
-    frame: Frame, context: Context, state: AgentState, step: int | None, choose: BuildContext
-) -> BuiltPrompt:
+class PromptState(NamedTuple):
+    """The state of the run for which a prompt is built."""
+
+    state: AgentState
+    step: int | None
+    """Number of the last step."""
+    since: int | None
+    """First step of the plan's current item."""
+
+
+def build_prompt(frame: Frame, context: Context, at: PromptState, choose: BuildContext) -> BuiltPrompt:
     """Build the next prompt. Raises ContextTooSmall if not even the last message fits, without its reasoning data."""
     summary = short(context.summary, frame.room // 3)
-    view = ContextView(state, step, context.messages, frame.room - tokens(summary))
+    context = _bounded(context, at.state.budget)
+    view = ContextView(at.state, at.step, context.messages, frame.room - tokens(summary), at.since or at.step)
     choice = choose(view)
     chosen = choice.chosen
     if context.messages and not chosen.places:
         if any(each.message.thoughts is not None for each in context.messages):
             bare = tuple(_with_reasoning(each, None) for each in context.messages)
-            return build_prompt(frame, context._replace(messages=bare), state, step, choose)
+            return build_prompt(frame, context._replace(messages=bare), at, choose)
         *_, last = units([item_of(each) for each in context.messages])
         needed = frame.window - view.room + sum(item.size for item in last)
         raise ContextTooSmall(needed=needed, window=frame.window)
@@ -207,6 +219,16 @@ def build_prompt(
     if taken > view.room:
         raise ContextTooSmall(needed=frame.window - view.room + taken, window=frame.window)
     return BuiltPrompt(_join(frame, choice.known, summary, shown, _left_out(chosen, context)), choice)
+
+
+def _bounded(context: Context, limits: Limits | None) -> Context:
+    """Cut tool results so that all of them together have at most the bytes that the budget allows."""
+    texts = bound_results([(each.message.role, each.message.text) for each in context.messages], limits)
+    messages = (
+        each._replace(message=msgspec.structs.replace(each.message, text=text))
+        for each, text in zip(context.messages, texts, strict=True)
+    )
+    return context._replace(messages=tuple(messages))
 
 
 def _join(frame: Frame, known: str, summary: str, shown: Sequence[PromptMessage], left_out: str) -> Prompt:

@@ -35,7 +35,7 @@ from limpet.events import Constraints, Event, Payload, StatePatch
 from limpet.events import bodies as b
 from limpet.ids import check_id
 from limpet.service.api.all_runs import AllRuns
-from limpet.service.api.control import Control
+from limpet.service.api.control import By, Control
 from limpet.service.api.fleet import Fleet
 from limpet.service.api.forks import Forks
 from limpet.service.api.inspection import Inspection
@@ -81,6 +81,8 @@ class RunOptions(TypedDict, total=False):
         InDoors(dict[str, Any] | None),
     ]
     """Restrictions on what the agent may do without a person, such as `human_in_the_loop`."""
+    by: By
+    """Who starts the run, which is recorded."""
 
 
 class StartOptions(RunOptions, total=False):
@@ -269,7 +271,12 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
             packed,
             deadline=None if deadline is None else (begins or self._time.now()) + deadline,
             initial=_initial(known, how.get("constraints")),
-            more={**more, "labels": redaction.value(dict(how.get("labels") or {})), "start_at": begins},
+            more={
+                **more,
+                **self._principal(how.get("by")).sender,
+                "labels": redaction.value(dict(how.get("labels") or {})),
+                "start_at": begins,
+            },
         )
         run = await self._new_run_id(how.get("id"), how.get("conversation"))
 
@@ -306,8 +313,7 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
             return
         check_id(body.conversation)
         while True:
-            owner = {"session": body.session, "user": body.user}
-            said, more = await self._conversations.first_message(body.conversation, plain, run, self._actor, **owner)
+            said, more = await self._conversations.first_message(plain, run, body, self._actor)
             created = Create(run=run, bodies=(body,), actor=self._actor)
             done = await self.store.append(created, said, blobs=(*blobs, *more))
             if isinstance(done, Taken) and done.row.id == run:

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from limpet.clock import to_datetime
+from limpet.engine.execution.principal import Sender
 from limpet.engine.run.conversation import INTERRUPT, USER, Message, conversation_of, shown
 from limpet.errors import InvalidArgument, NotFound, WrongState
 from limpet.events import Event, inline
@@ -14,7 +15,6 @@ from limpet.ids import check_id
 from limpet.journal import ConversationWriter, Entry, Summary, entries, latest
 from limpet.service.moments import Point, point
 from limpet.service.page import Page
-from limpet.service.principal import Principal, principal_of
 from limpet.service.settings import Settings
 from limpet.service.views import LIVE
 from limpet.stores import Leg, RunFilter, RunRow, Store
@@ -74,17 +74,17 @@ class Conversations:
         return True
 
     async def say(
-        self, conversation: str, text: str, *, actor: str, interrupt: bool, id: str, by: str | Principal | None
+        self, conversation: str, text: str, *, actor: str, interrupt: bool, id: str, sender: Sender
     ) -> str | None:
         """Send a message to the active run of a conversation and return its id, or store it and return None."""
         await self.exists(conversation)
         run = await self._active_run(conversation)
         if run is not None:
             packed, blobs = self._store.pack(text, inline=MESSAGE_INLINE)
-            who = principal_of(by).name
-            bodies = [b.SignalReceived(command=id, signal=USER, value=packed, by=who)]
+            bodies = [b.SignalReceived(command=id, signal=USER, value=packed, **sender)]
             if interrupt:
-                bodies.append(b.SignalReceived(command=f"{id}:interrupt", signal=INTERRUPT, value=inline(None), by=who))
+                stop = f"{id}:interrupt"
+                bodies.append(b.SignalReceived(command=stop, signal=INTERRUPT, value=inline(None), **sender))
             try:
                 await self._send(run, *bodies, blobs=blobs)
             except (WrongState, NotFound):
@@ -94,7 +94,7 @@ class Conversations:
         if await self._has_message(conversation, id):
             return None  # the command is repeated
         packed, blobs = self._store.pack(text, inline=MESSAGE_INLINE)
-        added = b.MessageAdded(message=id, role="user", content=packed)
+        added = b.MessageAdded(message=id, role="user", content=packed, **sender)
         await self.writer(conversation, actor).append(added, blobs=blobs)
         return None
 
@@ -115,12 +115,20 @@ class Conversations:
             return None
         return row.id if row is not None and row.type == "run" and row.status in LIVE else None
 
-    async def first_message(self, conversation: str, text: str, run: str, actor: str, **owner: Any) -> tuple[Leg, Any]:
+    async def first_message(self, text: str, run: str, created: b.RunCreated, actor: str) -> tuple[Leg, Any]:
         """Return the append that adds a run's input to its conversation as the first message, and its blobs."""
-        talk = self.writer(conversation, actor, **owner)
+        assert created.conversation is not None
+        talk = self.writer(created.conversation, actor, session=created.session, user=created.user)
         await talk.look()
         packed, blobs = self._store.pack(text, inline=MESSAGE_INLINE)
-        added = b.MessageAdded(message=self._settings.ids.new(), role="user", content=packed, run=run)
+        added = b.MessageAdded(
+            message=self._settings.ids.new(),
+            role="user",
+            content=packed,
+            run=run,
+            by=created.by,
+            via=created.via,
+        )
         return talk.leg((added,)), blobs
 
     async def messages(self, conversation: str, *, limit: int, cursor: str | None, whole: bool) -> Page[Message]:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.tools import Tool, find_tool
 from limpet.engine.definitions.types import codec_of
+from limpet.engine.execution.principal import Principal
 from limpet.engine.replay.history import Record
 from limpet.engine.replay.learned import Learned
 from limpet.engine.run.conversation import conversation_of
@@ -58,6 +59,8 @@ class ForkOptions:
     version: str | None = None
     input: Any = ...
     """A new input; an ellipsis keeps the old one."""
+    by: Principal
+    """Who forks the run."""
 
 
 async def plan_fork(
@@ -112,6 +115,7 @@ async def plan_fork(
         goal=known.goal,
         item=known.position,
         items=len(known.plan),
+        **options.by.sender,
         **more,
     )
     return body, blobs

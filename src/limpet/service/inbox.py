@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from limpet.clock import Duration, microseconds
+from limpet.engine.execution.principal import Principal
 from limpet.engine.execution.views import Request
 from limpet.errors import AlreadyAnswered, InvalidArgument, NotAllowed, NotFound
 from limpet.events import Limits
@@ -19,7 +20,6 @@ from limpet.journal import load
 from limpet.secret import hidden
 from limpet.service.answers import check_approvable, check_args, check_rejectable, validate_answer
 from limpet.service.page import Page
-from limpet.service.principal import Principal
 from limpet.service.resolve import open_request, run_of
 from limpet.service.settings import Settings
 from limpet.service.views import request_of
@@ -90,7 +90,7 @@ class Inbox:
         bodies: list[b.Command] = [self._decision(found, "answered", who, id, answer=packed)]
         if found.kind == "budget" and isinstance(plain, dict):
             limits = msgspec.convert(plain, Limits)
-            bodies.append(b.BudgetExtended(command=f"{id}:budget", by=who.name, limits=limits))
+            bodies.append(b.BudgetExtended(command=f"{id}:budget", limits=limits, **who.sender))
         await self._send(found.run, *bodies, blobs=blobs, judged=self._addressees(found))
         return Decided(request=found.id, run=found.run, decision="answered", by=who.name)
 
@@ -106,10 +106,8 @@ class Inbox:
         packed, blobs = (None, ()) if edited is None else self._store.pack(edited)
         bodies: list[b.Command] = [self._decision(found, "approved", who, id, args=packed)]
         if standing:
-            grant = b.GrantGiven(
-                command=f"{id}:grant", grant=f"{id}:grant", by=who.name, tool=found.tool, request=found.id
-            )
-            bodies.append(grant)
+            name = f"{id}:grant"
+            bodies.append(b.GrantGiven(command=name, grant=name, tool=found.tool, request=found.id, **who.sender))
         await self._send(found.run, *bodies, blobs=blobs, judged=self._addressees(found))
         return Decided(request=found.id, run=found.run, decision="approved", by=who.name)
 
@@ -134,7 +132,7 @@ class Inbox:
                 return  # the command is repeated
             raise NotFound(what="grant", id=grant)
         because = self._store.redaction.text(because)
-        await self._send(run, b.GrantRevoked(command=id, grant=grant, by=who.name, because=because))
+        await self._send(run, b.GrantRevoked(command=id, grant=grant, because=because, **who.sender))
 
     async def _decidable(self, request: str | Request, who: Principal, id: str) -> Request:
         """Return an open request, if this person may decide it. Raises NotAllowed.
@@ -169,13 +167,7 @@ class Inbox:
 
     def _decision(self, request: Request, decision: Any, who: Principal, id: str, **more: Any) -> b.RequestAnswered:
         return b.RequestAnswered(
-            command=id,
-            request=request.id,
-            decision=decision,
-            by=who.name,
-            digest=request.digest,
-            via=who.door or self._settings.interface,
-            **more,
+            command=id, request=request.id, decision=decision, digest=request.digest, **who.sender, **more
         )
 
 

@@ -15,7 +15,7 @@ from msgspec import Raw, Struct, UnsetType
 from typing_extensions import is_typeddict
 
 from limpet.context.slice import ContextSlice
-from limpet.engine.execution.views import EventView, Request, RunInfo
+from limpet.engine.execution.views import EventView, Request, RunInfo, RunInput
 from limpet.engine.run.conversation import Message
 from limpet.llm import model
 from limpet.service.artifacts import ArtifactPiece
@@ -43,6 +43,7 @@ VERSION = 1
 VIEWS: Mapping[str, type] = {
     "a run, in lists": RunInfo,
     "a report of a run": Report,
+    "an input of a run": RunInput,
     "a step": StepInfo,
     "an event": EventView,
     "a request to a person": Request,

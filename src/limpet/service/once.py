@@ -24,7 +24,7 @@ AGENT = "limpet.once"
 
 async def create_once(settings: Settings, key: str) -> RunRow:
     """Create the run of a key, or return the existing one."""
-    created = b.RunCreated(agent=AGENT, agent_version=check_id(key), input=inline(None))
+    created = b.RunCreated(agent=AGENT, agent_version=check_id(key), input=inline(None), via=settings.interface)
     row, _ = await settings.store.create(key, created, actor="once")
     return row
 

@@ -16,6 +16,7 @@ from limpet.llm.prompt import (
     BuiltPrompt,
     Context,
     Frame,
+    PromptState,
     build_prompt,
     choose_context,
     digest_of,
@@ -72,7 +73,8 @@ async def context_of(
     upto = await last_message_at(store, row.id, seq, conversation)
     found = await latest(store, conversation, last=RECENT, upto=upto) if upto else []
     messages = [each.spoken() for each in await shown(store, found)]
-    known = Known(state.working, state.position.step or None, state.status, await task_of(store, state.input))
+    step = state.position.step or None
+    known = Known(state.working, step, state.since or step, state.status, await task_of(store, state.input))
     return slice_of(known, messages=messages, max_tokens=max_tokens, max_bytes=max_bytes)
 
 
@@ -107,7 +109,8 @@ async def read_prompt(store: Store, run: str, step: int, chosen_by: BuildContext
         request, why = _summary(frame, context, args)
     else:
         state = await load(store, run, at_most=before)
-        made = build_prompt(frame, context, state.working, state.position.step or None, chosen_by or choose_context)
+        at = PromptState(state.working, state.position.step or None, state.since)
+        made = build_prompt(frame, context, at, chosen_by or choose_context)
         request, why = made.prompt, tuple(_why(made, context, args))
     is_exact = digest_of(request) == args["digest"]
     if not is_exact:

@@ -1,10 +1,11 @@
 """The report of a run: its status, what it did, what it waits for, and its last error."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from limpet.clock import to_datetime_or_none
+from limpet.clock import to_datetime, to_datetime_or_none
 from limpet.context.brief import Chosen, chosen_of
 from limpet.engine.execution.views import Request, RunInfo
 from limpet.events import AnyBody
@@ -17,13 +18,27 @@ from limpet.service.timeline import TimelineRow, timeline_of
 from limpet.service.views import Ended, load_payloads, short_text
 from limpet.state import LogView, RunState
 from limpet.state.fold import PAUSED
+from limpet.state.run import CommandKind
 from limpet.stores import Store
 from limpet.stores.fork_reads import StepRange
 
-__all__ = ["Report", "outcome", "report"]
+__all__ = ["CommandInfo", "Report", "outcome", "report"]
 
 # Numbers of newest steps, and of newest events that are searched for waits.
 STEPS, EVENTS = 50, 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandInfo:
+    """A command that a run received, and who sent it."""
+
+    kind: CommandKind
+    time: datetime
+    by: str
+    """Name of the person or service; if `via` is "run", the id of the run. Empty if it is unknown."""
+    via: str
+    """The interface: "python", "cli", "http" or "mcp"; "run" for another run. Empty in logs of older versions."""
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +56,8 @@ class Report:
     """Why the run waits for an operator, or why a worker released it for a while."""
     since: datetime | None
     """Since when the run waits, if it is parked."""
+    commands: tuple[CommandInfo, ...]
+    """How the run was created, and the last command of each kind that controls it, in order."""
     steps: tuple[StepInfo, ...]
     """The newest steps, by number."""
     earlier_steps: int
@@ -84,6 +101,7 @@ async def report(store: Store, info: RunInfo, requests: tuple[Request, ...]) -> 
         wake=to_datetime_or_none(state.wake),
         why=next((reasons[key] for key in _keys(state) if key in reasons), None),
         since=to_datetime_or_none(parked) if state.status == "waiting" else None,
+        commands=tuple(_commands(state)),
         steps=tuple(await infos_of(store, steps)),
         earlier_steps=steps[0].number - 1 if steps else 0,
         requests=requests,
@@ -91,6 +109,12 @@ async def report(store: Store, info: RunInfo, requests: tuple[Request, ...]) -> 
         timeline=tuple(timeline_of(steps, view)),
         error=await ErrorRecords(store).last(state),
     )
+
+
+def _commands(state: RunState) -> Iterator[CommandInfo]:
+    for kind, sent in sorted(state.commands.items(), key=lambda each: each[1].seq):
+        reason = hide_secrets(sent.reason)
+        yield CommandInfo(kind=kind, time=to_datetime(sent.time), by=sent.by, via=sent.via, reason=reason)
 
 
 def _reason(body: AnyBody) -> dict[str, str]:

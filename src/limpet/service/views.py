@@ -9,7 +9,7 @@ from msgspec import UnsetType
 from msgspec.structs import asdict, replace
 
 from limpet.clock import format_time, to_datetime, to_datetime_or_none
-from limpet.context.brief import STEPS, brief
+from limpet.context.brief import ENDS, STEPS, brief
 from limpet.engine.execution.views import EventView as Shown
 from limpet.engine.execution.views import PositionInfo, Request, RunInfo, Status, WaitsFor
 from limpet.errors import BlobDamaged, InvalidArgument, NotFound
@@ -249,14 +249,10 @@ async def request_of(store: Store, row: RequestRow) -> Request:
         opened=to_datetime(row.opened),
         expires=to_datetime_or_none(row.expires),
         digest=row.digest,
-        context=brief(state, steps[::-1], opened, await _first_part(store, state.input)),
+        context=brief(state, steps[::-1], opened, await _ends(store, state.input)),
     )
 
 
-async def _first_part(store: Store, payload: Payload) -> str | None:
-    """Return the first part of a blob, as text."""
-    if isinstance(payload.blob, UnsetType):
-        return None
-    async for part in store.read_blob(payload.blob):
-        return part.decode(errors="replace")
-    return ""
+async def _ends(store: Store, payload: Payload) -> tuple[bytes, bytes] | None:
+    """Return the first and last bytes of a blob, as far as a brief needs them."""
+    return None if isinstance(payload.blob, UnsetType) else await store.read_ends(payload.blob, ENDS)

@@ -11,16 +11,20 @@ from typing import assert_never
 from msgspec.structs import asdict, replace
 
 from limpet.errors import InvalidPatch, Tampered
-from limpet.events import AnyBody, Event, Failure, Spent, Wait, inline
+from limpet.events import AnyBody, Event, Failure, Spent, StatePatch, Wait, inline
 from limpet.events import bodies as b
 from limpet.state.agent import AgentState
 from limpet.state.patch import Working
 from limpet.state.run import (
     Child,
+    CommandKind,
     Counters,
     Decision,
+    FactAge,
     ForkPoint,
     Grant,
+    ItemStart,
+    LastCommand,
     OpenRequest,
     OpenStep,
     Position,
@@ -28,6 +32,7 @@ from limpet.state.run import (
     Signal,
     Status,
     TimedWait,
+    since,
 )
 
 __all__ = ["PAUSED", "QUARANTINED", "Fold", "fold"]
@@ -82,6 +87,9 @@ class Fold:
         self._signals = {signal.seq: signal for signal in state.signals}
         self._decisions = deque(state.decisions, maxlen=KEPT_DECISIONS)
         self._turns, self._reads = dict(state.turns), dict(state.reads)
+        self._item_start = state.item_start
+        self._ages, self._last_read = dict(state.fact_ages), state.last_read
+        self._commands = dict(state.commands)
         self._spent = asdict(state.spent)
         self._told = state.told
         self._counters = asdict(state.counters)
@@ -119,6 +127,10 @@ class Fold:
             decisions=tuple(self._decisions),
             turns=dict(self._turns),
             reads=dict(self._reads),
+            item_start=self._item_start,
+            fact_ages=dict(self._ages),
+            last_read=self._last_read,
+            commands=dict(self._commands),
             spent=Spent(**self._spent),
             told=self._told,
             counters=Counters(**self._counters),
@@ -140,6 +152,11 @@ class Fold:
     def step(self) -> int:
         """Highest number of a step."""
         return self._step
+
+    @property
+    def since(self) -> int | None:
+        """First step of the plan's current item; None without a plan, or before the item's first step."""
+        return since(self._item_start, self._working.position)
 
     @property
     def time(self) -> int:
@@ -230,7 +247,7 @@ class Fold:
             case b.StepResolved():
                 self._step_resolved(body)
             case b.StatePatched():
-                self._working.apply(body.patch)
+                self._patch(event, body.patch)
                 self._count("patches")
             case b.DecisionMade():
                 self._decision_made(event, body)
@@ -289,18 +306,24 @@ class Fold:
                 self._wait_ended(body)
             case b.ExternalRead():
                 self._reads[body.source] = body.stale_at
+                self._last_read = (body.number, body.stale_at)
             case b.ExternalInvalidated():
                 self._reads.pop(body.source, None)
+                self._invalidate(event, body.source)
             case b.BudgetReserved():
                 self._budget_reserved(body)
             case b.BudgetExtended():
                 self._working.extend(body.limits)
+                self._note(event, "extend", body, body.because)
             case b.CancelRequested():
                 self._cancel = body.reason
+                self._note(event, "cancel", body, body.reason)
             case b.PauseRequested():
                 self._pause_requested()
+                self._note(event, "pause", body, body.reason)
             case b.ResumeRequested():
                 self._resume_requested()
+                self._note(event, "resume", body)
             case b.CompensationStarted():
                 self._count("compensations")
             case b.ValueRecorded() | b.VersionChosen() | b.MessageSaid():
@@ -319,8 +342,9 @@ class Fold:
             raise Tampered(run=event.run, seq=event.seq, reason="the run was already created")
         self._begun = True
         self._wake = body.start_at
+        self._note(event, "start", body)
         if body.initial is not None:
-            self._working.apply(body.initial)
+            self._patch(event, body.initial)
         self._base = RunState(
             run=event.run,
             agent=body.agent,
@@ -363,13 +387,19 @@ class Fold:
         )
         for opened in (self._steps, self._requests, self._grants, self._open_waits, self._children):
             opened.clear()
+        self._commands.clear()
+        self._note(event, "fork", body)
         self._leave("pending")
         self._output = self._error = self._error_step = self._cancel = None
         self._spent["steps"] -= self._step - body.step
         self._step, self._pausing, self._told = body.step, False, Spent()
         self._clear_suspicion()
         if body.patch is not None:
-            self._working.apply(body.patch)
+            self._patch(event, body.patch)
+
+    def _note(self, event: Event, kind: CommandKind, body: b.Attributed, reason: str = "") -> None:
+        """Remember who created the run, or sent it a command."""
+        self._commands[kind] = LastCommand(by=body.by, via=body.via, time=event.time, seq=event.seq, reason=reason)
 
     def _run_claimed(self, body: b.RunClaimed) -> None:
         self._status, self._worker, self._waits, self._wake = "running", body.worker, (), None
@@ -422,11 +452,35 @@ class Fold:
             self._clear_suspicion()
             self._leave("pending")
 
+    # Working state
+
+    def _patch(self, event: Event, patch: StatePatch) -> None:
+        """Apply a patch, and note when its facts were recorded. The fact of a read directly follows the read."""
+        self._working.apply(patch)
+        for key in patch.retract:
+            self._ages.pop(key, None)
+        read, until = self._last_read or (None, None)
+        for fact in patch.facts:
+            is_read = fact.step is not None and fact.step == read
+            self._ages[fact.key] = FactAge(time=event.time, until=until if is_read else None)
+        self._last_read = None
+
+    def _invalidate(self, event: Event, source: str) -> None:
+        """Note that the facts of a source are no longer valid."""
+        for fact in self._working.facts:
+            age = self._ages.get(fact.key)
+            if fact.source == source and age is not None and age.until is not None:
+                self._ages[fact.key] = replace(age, until=min(age.until, event.time))
+
     # Steps
 
     def _step_started(self, event: Event, body: b.StepStarted) -> None:
         before = self._steps.get(body.number)
         self._reach(body.number)
+        if body.item is None:
+            self._item_start = None
+        elif self._item_start is None or self._item_start.item != body.item:
+            self._item_start = ItemStart(item=body.item, step=body.number)
         if before is not None:
             self._spend(before.reserved)
         self._steps[body.number] = OpenStep(

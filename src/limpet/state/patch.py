@@ -78,6 +78,11 @@ class Working:
         self._budget = replace(self._budget or Limits(), **new)
 
     @property
+    def facts(self) -> Collection[Fact]:
+        """The known facts, the newest last."""
+        return self._facts.values()
+
+    @property
     def budget(self) -> Limits | None:
         """The run's budget, if it has one."""
         return self._budget

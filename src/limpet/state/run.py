@@ -13,10 +13,14 @@ from limpet.state.agent import AgentState
 __all__ = [
     "ENDED",
     "Child",
+    "CommandKind",
     "Counters",
     "Decision",
+    "FactAge",
     "ForkPoint",
     "Grant",
+    "ItemStart",
+    "LastCommand",
     "OpenRequest",
     "OpenStep",
     "Position",
@@ -27,6 +31,7 @@ __all__ = [
 ]
 
 Status = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]
+CommandKind = Literal["start", "fork", "pause", "resume", "cancel", "extend"]
 ENDED: frozenset[Status] = frozenset({"completed", "failed", "cancelled"})
 
 
@@ -130,11 +135,36 @@ class Child(Part, frozen=True, kw_only=True):
     budget: Limits | None = None
 
 
+class LastCommand(Part, frozen=True, kw_only=True):
+    """The last command of one kind that the run received, and who sent it."""
+
+    by: str
+    via: str
+    """The interface; "run" if another run sent it."""
+    time: int
+    seq: int
+    reason: str = ""
+
+
 class ForkPoint(Part, frozen=True, kw_only=True):
     """The run and event from which this run was forked."""
 
     run: str
     at: int
+
+
+class FactAge(Part, frozen=True, kw_only=True):
+    """When a fact was recorded, and until when it is valid, if it was read from an external source."""
+
+    time: int
+    until: int | None = None
+
+
+class ItemStart(Part, frozen=True, kw_only=True):
+    """A plan item, and the first of the successive steps that started while it was current."""
+
+    item: int
+    step: int
 
 
 class Counters(Part, frozen=True, kw_only=True):
@@ -205,9 +235,27 @@ class RunState(Part, frozen=True, kw_only=True):
     """The last decisions."""
     turns: dict[str, int] = {}
     """Current turn of each loop."""
+    item_start: ItemStart | None = None
+    """The plan item that was current in the last steps, and the first of these steps."""
     reads: dict[str, int] = {}
     """Time when the data of each external source becomes stale."""
+    fact_ages: dict[str, FactAge] = {}
+    """When each known fact was recorded, by key."""
+    last_read: tuple[int, int] | None = None
+    """Step of the last external read and the time when it becomes stale, until its fact is recorded."""
+    commands: dict[CommandKind, LastCommand] = {}
+    """How the run was created, and the last command of each kind that controls it."""
     spent: Spent
     told: Spent = Spent()
     """Usage that was already reported to the caller, when the run failed before."""
     counters: Counters
+
+    @property
+    def since(self) -> int | None:
+        """First step of the plan's current item; None without a plan, or before the item's first step."""
+        return since(self.item_start, self.position.item)
+
+
+def since(start: ItemStart | None, item: int | None) -> int | None:
+    """Return the first step of a plan item, if the last steps belong to it."""
+    return start.step if start is not None and start.item == item else None

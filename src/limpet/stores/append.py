@@ -275,7 +275,7 @@ def _accept_commands(tx: Transaction, leg: writes.SendCommands) -> Head:
         raise InvalidAppend(run=leg.run, reason="a conversation takes no commands")
     recorded = tx.tables.command(row, _command_id(leg.bodies[0]))
     if recorded is not None:
-        if tx.decode(recorded) != leg.bodies[0]:
+        if not _is_repeated(tx.decode(recorded), leg.bodies[0]):
             raise _command_conflict(row, leg.bodies[0])
         return recorded.head
     now = tx.tables.now()
@@ -288,6 +288,17 @@ def _accept_commands(tx: Transaction, leg: writes.SendCommands) -> Head:
         if refused is not None:
             raise refused
     return tx.write(row, leg.bodies, leg.actor)
+
+
+def _is_repeated(stored: AnyBody, sent: AnyBody) -> bool:
+    """Return whether a command has the content of the stored one.
+
+    It may come through another interface, and logs of older versions do not have every sender.
+    """
+    assert isinstance(stored, b.Command), stored
+    if not isinstance(sent, b.Command):
+        return False
+    return stored == replace(sent, via=stored.via, by=sent.by if stored.by else "")
 
 
 def _create(tx: Transaction, leg: writes.Create) -> RunRow:

@@ -198,7 +198,7 @@ def test_derived_facts_become_outdated_if_their_sources_change() -> None:
 
 def slice_lines(state: AgentState) -> list[str]:
     """Return the lines about the state that a model is sent."""
-    return describe(state, step=None, room=1_000).split("\n")
+    return describe(state, since=None, room=1_000).split("\n")
 
 
 async def test_code_and_models_can_derive_and_retract_facts() -> None:

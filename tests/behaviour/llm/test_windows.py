@@ -134,9 +134,9 @@ def test_the_described_state_fits_and_mentions_omissions(
     goal: str, facts: dict[str, str], plan: list[str], questions: list[str], room: int
 ) -> None:
     state = state_of(goal, facts, plan, questions)
-    text = describe(state, step=None, room=room)
+    text = describe(state, since=None, room=room)
     assert tokens(text) <= room
-    assert text == describe(state, step=None, room=1 << 40) or "more are not shown)" in text or "[…" in text
+    assert text == describe(state, since=None, room=1 << 40) or "more are not shown)" in text or "[…" in text
     said = [SliceMessage(role="user", text=each) for each in questions]
     found = slice_of(Known(state, status="running", task="a task"), messages=said, max_tokens=room, max_bytes=2 * room)
     assert len(encode(found)) <= 2 * room or found.goal == "" == "".join(map(str, (*found.facts, *found.messages)))

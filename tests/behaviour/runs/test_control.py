@@ -321,18 +321,18 @@ async def test_a_worker_leaves_a_log_of_a_newer_version_to_newer_workers(monkeyp
         handle = await app.start(agent)
         await app.settle()
         known = VOCABULARY.kinds["signal.received"]
+        newest = known._replace(version=known.version + 1)
         with monkeypatch.context() as newer:
-            newer.setitem(VOCABULARY.kinds, "signal.received", known._replace(version=2))
-            newer.setitem(VOCABULARY._by_body, known.body, known._replace(version=2))
+            newer.setitem(VOCABULARY.kinds, "signal.received", newest)
+            newer.setitem(VOCABULARY._by_body, known.body, newest)
             await app.signal(handle.id, "go", 7)
         for _ in range(20):
             await app.advance("5m")
         assert (await handle.info()).status == "pending"
         claims = [event async for event in app.store.log(handle.id) if event.kind == "run.claimed"]
         assert 1 < len(claims) < 30
-        newer_worker = known._replace(version=2)
-        monkeypatch.setitem(VOCABULARY.kinds, "signal.received", newer_worker)
-        monkeypatch.setitem(VOCABULARY._upcasts, ("signal.received", 1), dict)
+        monkeypatch.setitem(VOCABULARY.kinds, "signal.received", newest)
+        monkeypatch.setitem(VOCABULARY._upcasts, ("signal.received", known.version), dict)
         await app.advance("5m")
         assert await handle.result() == 7
 

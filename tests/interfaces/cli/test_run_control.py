@@ -1,6 +1,7 @@
 """Starting and controlling runs from a process without their code."""
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -155,3 +156,25 @@ def test_resuming_a_completed_run_reports_that_it_has_completed(url: str) -> Non
     with sync.open(url, agents=[letter]) as app:
         assert app.get("letter-1").result(timeout="30s") == "ann"
     assert limpet("resume", "letter-1").stdout == "letter-1 has already completed.\n"
+
+
+def test_commands_record_who_typed_them_and_show_tells_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name is that of the user of the machine, or the one in --by; a machine without names is no error."""
+    monkeypatch.setattr("getpass.getuser", lambda: "ann")
+    limpet("start", "order", "--input", "book", "--id", "o-9")
+    limpet("pause", "o-9", "--reason", "not today")
+    limpet("resume", "o-9", "--by", "bob")
+    limpet("fork", "o-9", "--at", "1", "--id", "f-9")
+
+    def unknown() -> str:
+        raise KeyError("uid 1234 has no name")
+
+    monkeypatch.setattr("getpass.getuser", unknown)
+    assert limpet("cancel", "o-9", "--reason", "enough").exit_code == 0
+    page = limpet("show", "o-9").stdout
+    for each in (r"created +\S+ \S+ UTC by ann \(cli\)", "paused .* UTC by ann .cli.: not today", "resumed .* by bob"):
+        assert re.search(each, page), page
+    assert re.search(r"cancelled +\S+ \S+ UTC: enough", page)
+    assert re.search("created .* by ann .cli.", limpet("show", "f-9").stdout)
+    assert "pause.requested" in limpet("log", "o-9").stdout
+    assert "by=bob via=cli" in limpet("log", "o-9").stdout

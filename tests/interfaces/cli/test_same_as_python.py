@@ -20,6 +20,8 @@ from tests.interfaces.cli.run_cli import LIMPET, ROOT
 from tests.interfaces.cli.run_cli import limpet as in_process
 
 T = TypeVar("T")
+# Fields that differ from one run of the scenario to another: elapsed times, and the sender of a command.
+DIFFERENT = ("spent", "elapsed_ms", "by", "via", "seconds")
 Answer = Any
 
 
@@ -232,9 +234,9 @@ def normalised(answer: Answer) -> Answer:
 
 
 def _without(value: Answer) -> Answer:
-    """Drop elapsed times, and waits for a worker whose lease may expire at any moment."""
+    """Drop elapsed times, the sender of a command, and waits for a worker whose lease may expire at any moment."""
     if isinstance(value, dict):
-        return {name: _without(each) for name, each in value.items() if name not in ("spent", "seconds", "elapsed_ms")}
+        return {name: _without(each) for name, each in value.items() if name not in DIFFERENT}
     if isinstance(value, list):
         return [_without(each) for each in value if not (isinstance(each, dict) and each.get("what") == "worker")]
     return value

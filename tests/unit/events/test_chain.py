@@ -121,10 +121,10 @@ def test_hashes_match_the_specification() -> None:
 @pytest.mark.parametrize(
     ("place", "expected"),
     [
-        (0, "51983425f5af84f0cbea25f938b9f92e1a236221048a7a8719872eaeb9b83160"),
-        (1, "8fb9d14b2a901364db104a2f3ea7525da8bea1da5abae26d5dea61dd32386140"),
-        (2, "ee4786424136b540b96af91456f2d12728b07e71aace6dd042863a38714068f7"),
-        (3, "63a526533eb30a8498ee852e6121bd08c89d3e7efd55de36f9fd9ac9af709485"),
+        (0, "ef2dbdc280ce572b24cf67921ae878fa05ef8654e504293e4442c0bc6d97f154"),
+        (1, "a0fa7427f38948a879c5e6c443c1423973e3edebf9175cbe2a1a15cf0ab2240f"),
+        (2, "3a30c5e590c2d7494a5bc2439e23e327ef014a2b57de8c46b1eb5f760f6bf0f4"),
+        (3, "b2f07fcdd655f4e846d48c601bdd4599ae3e23f50bffbadcbe433aae5c397031"),
     ],
 )
 def test_hashes_never_change(place: int, expected: str) -> None:

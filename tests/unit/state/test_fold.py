@@ -23,7 +23,7 @@ from limpet.events import (
 from limpet.events import bodies as b
 from limpet.state import AgentState, Counters, Fold, Position, RunState, fold
 from limpet.state.fold import KEPT_DECISIONS
-from limpet.state.run import Decision
+from limpet.state.run import Decision, LastCommand
 from tests.unit.event_logs import (
     BOOM,
     CLAIMED,
@@ -60,6 +60,8 @@ def test_a_new_run_is_pending_and_has_every_field_of_its_creation() -> None:
         start_at=7000,
         deadline=9000,
         exclusive="session:s-1",
+        by="ann",
+        via="cli",
     )
     assert fold(log(created)) == RunState(
         run="run-1",
@@ -77,6 +79,7 @@ def test_a_new_run_is_pending_and_has_every_field_of_its_creation() -> None:
         conversation="c-1",
         labels={"team": "a"},
         parent=Lineage(run="boss", name="support#1"),
+        commands={"start": LastCommand(by="ann", via="cli", time=1010, seq=1)},
         working=AgentState(goal="settle"),
         spent=Spent(),
         counters=Counters(events=1),

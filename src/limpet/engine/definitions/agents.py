@@ -31,7 +31,8 @@ class Budget:
     """Limits on what a run may use: steps, running time, model tokens, cost. None means no limit.
 
     Limpet checks the limits before each step; called agents get a part of them. `max_wall_time` counts the time while a
-    worker drives the run, not while it is parked. `max_artifact_bytes_in_context` limits the artifacts in one prompt.
+    worker drives the run, not while it is parked. `max_artifact_bytes_in_context` bounds all tool results in one
+    prompt together.
     When a limit is reached, the run fails (`exhausted="fail"`) or asks a person to extend the budget (`"ask"`).
     """
 

@@ -186,6 +186,13 @@ class Execution:
         """Return the name in the log that the next call with this name will have here."""
         return current_scope().peek(name)
 
+    def last_step(self) -> int | None:
+        """Return the last step that the code called in its scope, or else around it; None if there is none.
+
+        After a resume, steps of finished turns are not called again: then this is the last step in the log.
+        """
+        return self.lookup.last_step(current_scope().path) or self.journal.fold.step or None
+
     def note_call(self) -> None:
         """Note that the code makes a durable call. Raises Suspended once the execution is closed."""
         if self._closed is not None:
@@ -295,6 +302,11 @@ class Execution:
             future.cancel()
         for slot in self.waiting.values():
             slot.ended.cancel()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls may start: the execution is neither held nor closed."""
+        return self._open.is_set() and self._closed is None
 
     @property
     def is_closed(self) -> bool:

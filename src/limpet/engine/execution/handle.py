@@ -7,6 +7,7 @@ from limpet.clock import Duration
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.upgrades import Versions
 from limpet.engine.execution.local_runs import LocalRuns
+from limpet.engine.execution.principal import Principal
 from limpet.engine.execution.views import EventView, RunInfo
 from limpet.errors import WrongState
 
@@ -41,7 +42,7 @@ class Port(Protocol):
     async def value(self, payload: Mapping[str, Any]) -> Any:
         """Return the value of a payload in an event."""
 
-    async def cancel(self, run: str, /, *, reason: str) -> None:
+    async def cancel(self, run: str, /, *, reason: str, by: Principal | str | None = None) -> None:
         """Cancel a run."""
 
 
@@ -72,22 +73,24 @@ class ReadOnlyPort:
         """Return the value of a payload in an event."""
         return await self._port.value(payload)
 
-    async def cancel(self, run: str, /, *, reason: str) -> None:
+    async def cancel(self, run: str, /, *, reason: str, by: Principal | str | None = None) -> None:
         """Cancel a run that this one started. Raises WrongState for others."""
         if not run.startswith(f"{self._run}."):
             fix = f"Run `limpet cancel {run}`, or call app.cancel."
             raise WrongState(
                 run=run, status="not a run that this fork or replay started", wanted="cancelling it", fix=fix
             )
-        await self._port.cancel(run, reason=reason)
+        await self._port.cancel(run, reason=reason, by=by)
 
 
 class Handle(Generic[Out]):
     """A run that was started, in any process. Get one from `app.start` or `run.start`."""
 
-    def __init__(self, port: Port, id: str, agent: Agent[Any, Out] | None = None) -> None:
+    def __init__(
+        self, port: Port, id: str, agent: Agent[Any, Out] | None = None, sender: Principal | None = None
+    ) -> None:
         self.id = id
-        self._port, self._agent = port, agent
+        self._port, self._agent, self._sender = port, agent, sender
         self._local = port.local_runs.of(id)
 
     def __repr__(self) -> str:
@@ -136,6 +139,6 @@ class Handle(Generic[Out]):
                 yield text[len(shown[number]) :]
                 shown[number] = text
 
-    async def cancel(self, reason: str) -> None:
-        """Cancel the run: running effects finish, and completed effects are undone."""
-        await self._port.cancel(self.id, reason=reason)
+    async def cancel(self, reason: str, *, by: Principal | str | None = None) -> None:
+        """Cancel the run: running effects finish, and completed effects are undone. `by` is recorded."""
+        await self._port.cancel(self.id, reason=reason, by=by or self._sender)

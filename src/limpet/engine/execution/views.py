@@ -8,7 +8,7 @@ from typing import Any, Literal
 from limpet.context.brief import Brief
 from limpet.state import Status
 
-__all__ = ["EventView", "PositionInfo", "Request", "RunInfo", "Status", "WaitsFor"]
+__all__ = ["EventView", "PositionInfo", "Request", "RunInfo", "RunInput", "Status", "WaitsFor"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +76,16 @@ class RunInfo:
     def waits_text(self) -> str:
         """All conditions in one line; "" for none."""
         return ", ".join(wait.text for wait in self.waits_for)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunInput:
+    """The whole input of a run."""
+
+    run: str
+    input: Any
+    bytes: int
+    """Size as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ settled it. Commands are kept by their sequence, because a wait names the comman
 turns are dropped: the code never reaches them again.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -12,7 +13,7 @@ from limpet.engine.definitions.upgrades import Versions
 from limpet.events import AnyBody, Event
 from limpet.events import bodies as b
 
-__all__ = ["History", "Opening", "Record", "Settling", "scope_of"]
+__all__ = ["History", "Opening", "Record", "Settling", "enclosing_scopes", "scope_of"]
 
 Opening = (
     b.StepStarted
@@ -345,3 +346,11 @@ class History:
 def scope_of(name: str) -> str:
     """Return the scope of a call: the part of its name in the log up to the last slash."""
     return name[: name.rindex("/") + 1] if "/" in name else ""
+
+
+def enclosing_scopes(scope: str) -> Iterator[str]:
+    """Yield a scope and all scopes around it."""
+    yield scope
+    while scope:
+        scope = scope_of(scope.removesuffix("/"))
+        yield scope

@@ -4,21 +4,11 @@ Divergence is checked when an unrecorded effect is about to start, not at the ca
 same scope that the code has not called, the code has taken another path, and a new effect could be a repetition.
 """
 
-from collections.abc import Iterator
-
 from limpet.engine.definitions.upgrades import NOTHING, Versions
-from limpet.engine.replay.history import History, Record, scope_of
+from limpet.engine.replay.history import History, Record, enclosing_scopes, scope_of
 from limpet.errors import Divergence
 
 __all__ = ["Lookup"]
-
-
-def _enclosing(scope: str) -> Iterator[str]:
-    """Yield a scope and all scopes around it."""
-    yield scope
-    while scope:
-        scope = scope_of(scope.removesuffix("/"))
-        yield scope
 
 
 class Lookup:
@@ -27,6 +17,8 @@ class Lookup:
     def __init__(self, run: str, history: History) -> None:
         self._run = run
         self._history = history
+        self._last_steps: dict[str, int] = {}
+        """Number of the last step that the code called, by scope; steps of inner scopes count."""
         self._not_reached: dict[str, dict[str, Record]] = {}
         self._shared: dict[str, dict[str, Record]] = {}
         for record in history.records.values():
@@ -56,6 +48,16 @@ class Lookup:
         self._history.last_number += 1
         return self._history.last_number
 
+    def note_step(self, name: str, number: int) -> None:
+        """Note that the code called a step."""
+        for scope in enclosing_scopes(scope_of(name)):
+            self._last_steps[scope] = number
+
+    def last_step(self, scope: str) -> int | None:
+        """Return the last step that the code called in a scope, or else around it."""
+        found = (self._last_steps.get(each) for each in enclosing_scopes(scope))
+        return next((number for number in found if number is not None), None)
+
     def chooses_new(self, scope: str) -> bool:
         """Return the choice of an unrecorded `run.version`: False while recorded effects in its scope are ahead."""
         return not self._not_reached.get(scope) and not self._shared.get(scope)
@@ -65,7 +67,7 @@ class Lookup:
 
         Scopes around it count, too, because code that was moved into a new scope would repeat its effects.
         """
-        for scope in _enclosing(scope_of(name)):
+        for scope in enclosing_scopes(scope_of(name)):
             for waiting in self._not_reached.get(scope, {}):
                 raise self._divergence(name, f"the log has {waiting} at this point, which the code did not call")
 

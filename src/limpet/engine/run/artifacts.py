@@ -32,8 +32,9 @@ class Artifacts:
         if record is not None:
             stored = await x.recall(record, ArtifactStored)
         else:
+            number = x.last_step()
             with x.work():
-                stored = await self._store(name, data, what)
+                stored = await self._store(name, data, what, number)
                 ticket = x.settle(stored)
                 x.memory.artifacts[stored.artifact_id] = stored.content
             await x.finish(ticket, "patch_returns")
@@ -48,7 +49,9 @@ class Artifacts:
             raise NotFound(what="artifact", id=artifact)
         return await x.retry_store(lambda: read_whole(x.kit.store, payload))
 
-    async def _store(self, name: str, data: bytes | str | Path, what: tuple[str, str]) -> ArtifactStored:
+    async def _store(
+        self, name: str, data: bytes | str | Path, what: tuple[str, str], number: int | None
+    ) -> ArtifactStored:
         x = self._x
         content = await x.retry_store(lambda: x.kit.store.put_blob(_content(data)))
         return ArtifactStored(
@@ -58,6 +61,7 @@ class Artifacts:
             summary=x.kit.store.redaction.text(what[1]),
             bytes=content.bytes,
             content=content,
+            number=number,
         )
 
 

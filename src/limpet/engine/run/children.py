@@ -18,6 +18,7 @@ from limpet.engine.definitions.contracts import find_agent
 from limpet.engine.definitions.types import codec_of
 from limpet.engine.definitions.upgrades import NOTHING
 from limpet.engine.execution.execution import Execution
+from limpet.engine.execution.principal import sent_by_run
 from limpet.engine.execution.spending import spent_before
 from limpet.engine.replay.history import Record
 from limpet.engine.run.conversation import conversation_of
@@ -189,7 +190,7 @@ class Children:
         if x.is_closed or x.stopped is not None:
             return
         reason = f"{x.run} does not wait for it any more"
-        cancel = b.CancelRequested(command=f"{x.run}:withdrawn-{record.seq}", reason=reason)
+        cancel = b.CancelRequested(command=f"{x.run}:withdrawn-{record.seq}", reason=reason, **sent_by_run(x.run))
 
         async def tell() -> None:
             with suppress(WrongState, NotFound):
@@ -205,7 +206,7 @@ class Children:
         assert isinstance(called, b.AgentCalled)
         if self._waits.returned(record) is not None:
             return True
-        resume = b.ResumeRequested(command=f"{x.run}:resume-{record.ignored_return}")
+        resume = b.ResumeRequested(command=f"{x.run}:resume-{record.ignored_return}", **sent_by_run(x.run))
         try:
             await x.retry_store(lambda: x.kit.store.send_commands(called.run, resume, actor=x.kit.worker))
         except NotFound:
@@ -280,6 +281,7 @@ class Children:
             deadline=deadline,
             initial=initial,
             more={
+                **sent_by_run(x.run),
                 "parent": Lineage(run=x.run, name=name, mode=mode, slots=() if mode == "start" else self._slots()),
                 "user": x.user,
                 "session": x.session,

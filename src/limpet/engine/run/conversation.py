@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from limpet.context.slice import SliceMessage
 from limpet.engine.execution.execution import Execution
+from limpet.engine.execution.principal import Sender
 from limpet.engine.replay.history import Record
 from limpet.errors import InvalidArgument
 from limpet.events import Payload, digest
@@ -53,6 +54,8 @@ class Message:
     """Tool calls that the message requests, as text."""
     tool: str = ""
     """Name of the tool, if the message is a tool's result."""
+    by: str = ""
+    """Who sent it, if that is known: the name of a person or service."""
 
     def spoken(self) -> SliceMessage:
         """Return the message in the form that a context slice uses."""
@@ -92,12 +95,12 @@ class RunConversation:
         added = b.MessageAdded(message=self._x.kit.ids.new(), role=role, content=packed, run=self._x.run, **more)
         return added, list(blobs)
 
-    async def say(self, name: str, record: Record | None, text: str, role: Role) -> None:
-        """Append a message, once."""
+    async def say(self, name: str, record: Record | None, text: str, role: Role, sender: Sender | None = None) -> None:
+        """Append a message, once. `sender` is who said it, if it was not the agent."""
         if role not in ROLES:
             raise InvalidArgument(path="role", reason=f"must be one of {', '.join(ROLES)}, not {role!r}")
         if record is None:
-            await self.put_all(name, None, [self.message(role, text)])
+            await self.put_all(name, None, [self.message(role, text, **dict(sender or {}))])
         else:
             await self.put(name, record, (), ())
 
@@ -135,7 +138,12 @@ class RunConversation:
         """Return the append that keeps messages which an ending run has not received, for the next run."""
         await self._x.retry_store(self._writer.look)
         new = self._x.kit.ids.new
-        return self._writer.leg([b.MessageAdded(message=new(), role="user", content=each.value) for each in signals])
+        return self._writer.leg(
+            [
+                b.MessageAdded(message=new(), role="user", content=each.value, by=each.by, via=each.via)
+                for each in signals
+            ]
+        )
 
     async def exists(self) -> bool:
         """Return whether the conversation has messages, or the run was started in it."""
@@ -192,4 +200,5 @@ def _shown(each: Entry | Summary, content: Any, tools: dict[str, str]) -> Messag
         seq=each.seq,
         calls=tuple(f"{call.get('name')}({call.get('args') or ''})" for call in made),
         tool=tools.get(each.message.call or "", ""),
+        by=each.message.by,
     )

@@ -23,18 +23,19 @@ from limpet.engine.definitions.tools import Tool
 from limpet.engine.definitions.types import codec_of
 from limpet.engine.execution.execution import Execution, current_caller, current_scope, set_scope
 from limpet.engine.execution.handle import Handle, ReadOnlyPort
+from limpet.engine.execution.principal import Principal, Sender
 from limpet.engine.replay.history import Record
 from limpet.engine.replay.scopes import Scope
 from limpet.engine.run.artifacts import Artifacts
 from limpet.engine.run.children import CallOptions, Children, OutgoingCall
-from limpet.engine.run.conversation import Message, Role, RunConversation, task_of
+from limpet.engine.run.conversation import USER, Message, Role, RunConversation, task_of
 from limpet.engine.run.missed_awaits import AwaitTracker, track_awaits
 from limpet.engine.run.working_state import State, StateChange
 from limpet.engine.steps.steps import Steps
 from limpet.engine.waits.questions import QuestionOptions, Questions
 from limpet.engine.waits.waits import Waits
 from limpet.errors import Expired, InvalidArgument
-from limpet.events import Artifact, PlanStatus, Revision, StatePatch, inline
+from limpet.events import Artifact, PlanStatus, Revision, StatePatch, canonical, inline
 from limpet.events import bodies as b
 
 __all__ = ["Run", "ScopeEntry", "Turn", "Turns"]
@@ -235,7 +236,8 @@ class Run(Generic[S]):
             if x.effects == "live" and not x.is_dry_run
             else ReadOnlyPort(x.kit.port, "" if x.is_dry_run else x.run)
         )
-        return Handle(port, run, None if isinstance(agent, str) else agent)
+        sender = Principal(name=x.run, kind="agent", door="run")
+        return Handle(port, run, None if isinstance(agent, str) else agent, sender)
 
     # Waiting
 
@@ -305,7 +307,24 @@ class Run(Generic[S]):
         verb = self._x.take_name(f"receive:{name}")
         return self._receive(verb, self._x.find(verb, b.WaitOpened), name, type, expires)
 
+    async def receive_message(self) -> None:
+        """Receive a user's message and append it to the conversation, with its sender; used by LLM agents.
+
+        Raises Expired if there is none.
+        """
+        verb, now = self._x.take_name(f"receive:{USER}"), self._x.kit.now()
+        received = await self._signal(verb, self._x.find(verb, b.WaitOpened), USER, now)
+        said, name = await self._x.unpack(received.value), self._x.take_name("say")
+        text = said if isinstance(said, str) else canonical(said).decode()
+        sender: Sender = {"by": received.by, "via": received.via}
+        await self.conversation.say(name, self._x.find(name, b.MessageSaid), text, "user", sender)
+
     async def _receive(self, verb: str, record: Record | None, signal: str, type: type[T], expires: int | None) -> T:
+        received = await self._signal(verb, record, signal, expires)
+        value: T = codec_of(type).load(await self._x.unpack(received.value))
+        return value
+
+    async def _signal(self, verb: str, record: Record | None, signal: str, expires: int | None) -> b.SignalReceived:
         ended = await self._waits.signal(verb, record, signal, expires)
         if ended.event is None:
             opened = self._x.history.records[verb].opened if verb in self._x.history.records else None
@@ -314,8 +333,7 @@ class Run(Generic[S]):
             raise self._x.attribute_error(Expired(request=verb, expired_at=expired_at, fix=AFTER_TIMEOUT), verb)
         received = self._x.history.commands[ended.event]
         assert isinstance(received, b.SignalReceived)
-        value: T = codec_of(type).load(await self._x.unpack(received.value))
-        return value
+        return received
 
     # State
 
@@ -360,7 +378,7 @@ class Run(Generic[S]):
         if record is not None:
             return self._patch(name, record, None)
         x = self._x
-        step, before = x.journal.fold.step or None, x.journal.working.plan
+        step, before = x.last_step(), x.journal.working.plan
         return self._patch(name, None, change.patch(x.agent.data_codec, step, before, x.kit.store.redaction))
 
     async def _patch(self, name: str, record: Record | None, patch: StatePatch | None) -> None:
@@ -453,7 +471,8 @@ class Run(Generic[S]):
         found = await self.conversation.messages(name, record, MAX_MESSAGES)
         x = self._x
         task = await x.retry_store(lambda: task_of(x.kit.store, x.memory.created.input))
-        known = Known(x.working.freeze(), x.journal.fold.step or None, "running", task)
+        step = x.last_step()
+        known = Known(x.working.freeze(), step, x.journal.fold.since or step, "running", task)
         messages = [each.spoken() for each in found]
         return slice_of(known, messages=messages, max_tokens=max_tokens, max_bytes=max_bytes)
 

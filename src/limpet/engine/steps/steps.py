@@ -92,6 +92,7 @@ class Steps:
         if record is not None and isinstance(record.opened, b.StepStarted):
             number = record.opened.number
         step = Step(tool, name, number or self._x.lookup.new_number(), bound, asked, encoded)
+        self._x.lookup.note_step(name, step.number)
         if redaction.is_on or tool.has_secret_default or MARKED in encoded:
             step.live = tool.live(args, kwargs, redaction)
         return step, record

@@ -8,6 +8,7 @@ from itertools import count
 from typing import NamedTuple
 
 from limpet.engine.execution.execution import Execution
+from limpet.engine.execution.principal import sent_by_run
 from limpet.events import Lineage, digest, inline
 from limpet.events import bodies as b
 from limpet.stores import Create
@@ -44,6 +45,7 @@ def notification_runs(x: Execution, opened: b.RequestOpened, to: Sequence[str]) 
             agent_version=channel,  # so that a worker that knows the channel claims the run
             input=inline(input),
             parent=Lineage(run=x.run, name=name, mode="notify"),
+            **sent_by_run(x.run),
         )
         runs.append(Create(run=run, bodies=(created,), actor=x.kit.worker))
     return NotificationRuns(tuple(called), tuple(runs))

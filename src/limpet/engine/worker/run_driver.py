@@ -16,6 +16,7 @@ from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.call_context import enter_agent
 from limpet.engine.execution.execution import Execution, Kit, set_scope
 from limpet.engine.execution.failures import failure_of, was
+from limpet.engine.execution.principal import sent_by_run
 from limpet.engine.execution.run_log import RunLog
 from limpet.engine.execution.user_code import wait_within
 from limpet.engine.replay.history import History
@@ -80,6 +81,8 @@ class RunDriver:
         self._x: Execution | None = None
         self._waits: Waits | None = None
         self._task: asyncio.Task[Any] | None = None
+        self._flushing: asyncio.Task[None] | None = None
+        """A flush that the worker's sweep started."""
 
     # Called by the worker
 
@@ -147,7 +150,32 @@ class RunDriver:
         """Close the run as in a killed process, and return the tasks that are still to end."""
         if self._x is not None:
             self._x.close("process killed")
-        return [] if self._task is None else [self._task]
+        return [task for task in (self._task, self._flushing) if task is not None]
+
+    def flush_overdue(self) -> None:
+        """Start to flush events that have waited for long, so that other processes see what the run does now.
+
+        A run that is held is about to park, end or be released, and flushes its events then.
+        """
+        x = self._x
+        if x is not None and x.is_open and self._flushing is None and x.journal.is_overdue:
+            self._flushing = asyncio.create_task(self._flush_now(x), name=f"limpet:{self.run}:flush")
+
+    async def _flush_now(self, x: Execution) -> None:
+        try:
+            await x.journal.flush()
+        except (ConnectionLost, StoreBusy):
+            await self._kit.clock.sleep(SECOND)  # then the next sweep repeats it
+        except LimpetError as error:
+            x.stop(error)
+        finally:
+            self._flushing = None
+            self._changed.set()  # the flush may have read commands of others
+
+    def stop_flushing(self) -> None:
+        """Cancel a flush that has nothing left to write, because the run has left this worker."""
+        if self._flushing is not None:
+            self._flushing.cancel()
 
     # Driving
 
@@ -439,11 +467,14 @@ class RunDriver:
         for child in state.children:
             await self._cancel_child(child.run, reason)
         if await self._undo(None):
-            await self._end(b.RunCancelled(reason=reason))
+            asked = state.commands.get("cancel")
+            by, via = ("", "") if asked is None else (asked.by, asked.via)
+            await self._end(b.RunCancelled(reason=reason, by=by, via=via))
 
     async def _cancel_child(self, run: str, reason: str) -> None:
         """Cancel a run that this one called, unless it has ended."""
-        command = b.CancelRequested(command=f"{self.run}:cancel", reason=f"{self.run} was cancelled: {reason}")
+        why = f"{self.run} was cancelled: {reason}"
+        command = b.CancelRequested(command=f"{self.run}:cancel", reason=why, **sent_by_run(self.run))
         assert self._x is not None
         with suppress(WrongState, NotFound):
             await self._x.retry_store(lambda: self._kit.store.send_commands(run, command, actor=self._kit.worker))
@@ -566,6 +597,7 @@ class RunDriver:
             spent=self._journal.fold.owed,
             contract=self._agent.contract_hash,
             number=ended.number if isinstance(ended, b.RunFailed) else None,
+            **sent_by_run(self.run),
         )
         return (SendCommands(run=parent.run, bodies=(returned,), actor=self._kit.worker, optional=True),)
 

@@ -78,11 +78,15 @@ class Worker:
 class Timing:
     """Intervals of the worker loop, in microseconds."""
 
-    def __init__(self, *, poll: int = SECOND, idle: int = SECOND // 100, lease_thread: bool = True) -> None:
+    def __init__(
+        self, *, poll: int = SECOND, idle: int = SECOND // 100, sweep: int = SECOND // 10, lease_thread: bool = True
+    ) -> None:
         self.poll = poll
         """Maximum time between two rounds of claims: how late a due timer or a dead worker is noticed."""
         self.idle = idle
         """Pause after each round of claims; 0 for none."""
+        self.sweep = sweep
+        """Time between two sweeps for events that wait for a flush, while the worker drives runs."""
         self.lease_thread = lease_thread
         """Whether to renew the lease on a separate thread, so that a blocked event loop does not lose it immediately.
         """
@@ -135,6 +139,8 @@ class WorkerLoop:
         """Set when something in the store changed or a timer is due: a claim may find something."""
         self._work_now = asyncio.Event()
         """Set by `wake`: a claim will probably find something, so do not idle."""
+        self._has_drivers = asyncio.Event()
+        """Set while the worker may drive runs: the sweep then looks at them."""
         self._stopping = False
         self._loop_alive_at = kit.clock.ticks()
         """When the event loop last ran a callback, in monotonic microseconds."""
@@ -175,6 +181,7 @@ class WorkerLoop:
         self._start_renewal()
         found = await self.claim()
         self._background.append(asyncio.create_task(self._claim_loop(), name="limpet:worker"))
+        self._background.append(asyncio.create_task(self._sweep_loop(), name="limpet:sweep"))
         return found
 
     def wake(self) -> None:
@@ -405,6 +412,7 @@ class WorkerLoop:
         self._wake_times.pop(row.id, None)
         agent = self._agents_by_version[row.agent, row.agent_version]
         driver = self._drivers[row.id] = RunDriver(self._kit, claimed, agent)
+        self._has_drivers.set()
         if driver.is_suspect:
             self._suspects[row.id] = driver
         task = asyncio.create_task(self._supervise(driver), name=f"limpet:drive:{row.id}")
@@ -431,6 +439,7 @@ class WorkerLoop:
             await self._release_or_park(driver, error)
         finally:
             self._listener.unsubscribe(subscription)
+            driver.stop_flushing()
             if self._drivers.get(driver.run) is driver:
                 del self._drivers[driver.run]
             if driver.end_place is not None:
@@ -439,6 +448,16 @@ class WorkerLoop:
                 self._wake_times[driver.run] = driver.wake_at
             self.wake()
             self._listener.wake()
+
+    async def _sweep_loop(self) -> None:
+        """Flush events of all runs that have waited for long: one timer for the worker, none for each step."""
+        while True:
+            await self._has_drivers.wait()
+            await self._kit.clock.sleep(self._timing.sweep)
+            for driver in self._drivers.values():
+                driver.flush_overdue()
+            if not self._drivers:
+                self._has_drivers.clear()
 
     async def _park_for_operator(self, driver: RunDriver, key: str, why: str) -> None:
         """Park a run for an operator, because every other worker would fail in the same way."""

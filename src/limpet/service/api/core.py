@@ -7,6 +7,7 @@ from limpet.arguments import checked
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.execution.handle import Port
 from limpet.engine.execution.local_runs import LocalRuns
+from limpet.engine.execution.principal import Principal, principal_of
 from limpet.engine.execution.views import RunInfo
 from limpet.engine.worker.change_listener import ChangeListener
 from limpet.engine.worker.worker import StoreClock, WorkerLoop
@@ -60,6 +61,10 @@ class AppCore:
         await self.store.send_commands(run, *bodies, actor=self._actor, blobs=blobs, judged=judged)
         if self._worker_loop is not None:
             self._worker_loop.wake()
+
+    def _principal(self, who: Principal | str | None) -> Principal:
+        """Return the sender of a command that arrives through this app."""
+        return principal_of(who, self._settings.interface)
 
     def _command_id(self, given: str | None) -> str:
         """Return the caller's id of a command, or a new one."""

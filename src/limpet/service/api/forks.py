@@ -7,6 +7,7 @@ from limpet.arguments import checked
 from limpet.engine.execution.handle import Handle
 from limpet.engine.execution.views import RunInfo
 from limpet.events import Effects, Outside
+from limpet.service.api.control import By
 from limpet.service.api.core import AppCore
 from limpet.service.fork import ForkOptions, make_fork, plan_fork
 from limpet.service.operation import InDoors, Param, RunId, command
@@ -56,6 +57,7 @@ class Forks(AppCore):
         input: Annotated[Any, Param(description="Another input."), InDoors(None)] = ...,
         version: Annotated[str | None, Param(description="Another version of the agent.")] = None,
         id: Annotated[str | None, Param(description="Id of the fork.")] = None,
+        by: By = None,
     ) -> Handle[Any]:
         """Start a new run that shares the events of another run up to a point, and continues from there on its own.
 
@@ -70,7 +72,7 @@ class Forks(AppCore):
         """
         row = await run_of(self.store, run)
         agent = self._find_code(row.agent, version or row.agent_version)
-        more = {"patch": patch or {}, "results": results or {}, "input": input}
+        more = {"patch": patch or {}, "results": results or {}, "input": input, "by": self._principal(by)}
         modes: Mapping[Outside, str | None] = {"reads": reads, "model": model}
         live = tuple(outside for outside, mode in modes.items() if mode == "live")
         options = ForkOptions(at=at, seq=seq, effects=effects, live=live, version=version, **more)

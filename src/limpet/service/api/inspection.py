@@ -9,10 +9,11 @@ import msgspec
 
 from limpet.arguments import checked
 from limpet.context.slice import ContextSlice
-from limpet.engine.execution.views import EventView, RunInfo, Status
+from limpet.engine.execution.views import EventView, RunInfo, RunInput, Status
 from limpet.engine.run.artifacts import read_whole
 from limpet.errors import InvalidArgument
 from limpet.events import Payload
+from limpet.journal import load
 from limpet.service import compare, diffs
 from limpet.service.api.core import AppCore
 from limpet.service.artifacts import DEFAULT_PIECE, MAX_CHARACTER, ArtifactPiece, content_of, piece_of
@@ -105,6 +106,12 @@ class Inspection(AppCore):
         info = await self._info(run)
         rows = await self.store.requests(RequestFilter(run=run))
         return await report(self.store, info, tuple([await request_of(self.store, row) for row in rows]))
+
+    @query("/runs/{run}/input", example="ticket-42")
+    async def input(self, run: RunId, /) -> RunInput:
+        """Show the whole input of a run. Other views shorten it."""
+        state = await load(self.store, (await run_of(self.store, run)).id)
+        return RunInput(run=run, input=await self.store.unpack(state.input), bytes=state.input.size)
 
     @query("/runs/{run}/steps", example="ticket-42 --limit 20")
     async def steps(

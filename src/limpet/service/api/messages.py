@@ -4,7 +4,7 @@ from typing import Annotated
 
 from limpet.arguments import checked
 from limpet.engine.run.conversation import Message
-from limpet.service.api.control import Sender
+from limpet.service.api.control import By
 from limpet.service.api.core import AppCore
 from limpet.service.conversations import ConversationInfo, SessionInfo
 from limpet.service.operation import CommandId, ConversationId, Cursor, Last, Param, command, query
@@ -28,7 +28,7 @@ class Messages(AppCore):
         /,
         *,
         interrupt: Annotated[bool, Param(description="End the model's turn after its current step.")] = False,
-        by: Sender = None,
+        by: By = None,
         command_id: CommandId = None,
     ) -> str | None:
         """Add a user message to a conversation, and return the id of the run that receives it.
@@ -36,8 +36,10 @@ class Messages(AppCore):
         If no run is active there, the message is stored for the next one, and None is returned. With `interrupt`, an
         LLM agent ends its turn after the steps that are running.
         """
-        id = self._command_id(command_id)
-        return await self._conversations.say(conversation, text, actor=self._actor, interrupt=interrupt, id=id, by=by)
+        id, sender = self._command_id(command_id), self._principal(by).sender
+        return await self._conversations.say(
+            conversation, text, actor=self._actor, interrupt=interrupt, id=id, sender=sender
+        )
 
     @query("/conversations/{conversation}/messages", example="chat-7 --last 10")
     async def messages(

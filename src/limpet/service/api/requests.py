@@ -5,12 +5,12 @@ from typing import Annotated, Any
 
 from limpet.arguments import checked
 from limpet.clock import Duration
+from limpet.engine.execution.principal import Principal
 from limpet.engine.execution.views import Request
 from limpet.service.api.core import AppCore
 from limpet.service.inbox import Decided, GrantInfo, Inbox
 from limpet.service.operation import CommandId, Cursor, InDoors, Limit, Param, RequestId, RunId, command, query
 from limpet.service.page import Page
-from limpet.service.principal import Principal, principal_of
 
 __all__ = ["Requests"]
 
@@ -62,7 +62,7 @@ class Requests(AppCore):
         command_id: CommandId = None,
     ) -> Decided:
         """Answer a request. The answer must match what the request asks for. The first answer is final."""
-        return await self._inbox.answer(request, answer, principal_of(by), self._command_id(command_id))
+        return await self._inbox.answer(request, answer, self._principal(by), self._command_id(command_id))
 
     @command("/requests/{request}/approve", role="approver", example="""01j9x --args '{"cents": 900}'""")
     async def approve(
@@ -82,7 +82,7 @@ class Requests(AppCore):
         command_id: CommandId = None,
     ) -> Decided:
         """Approve a request, once: a tool call, or a yes-or-no question."""
-        who, id = principal_of(by), self._command_id(command_id)
+        who, id = self._principal(by), self._command_id(command_id)
         return await self._inbox.approve(request, who, id, args, standing=standing)
 
     @command("/requests/{request}/reject", role="approver", example='01j9x --because "too much for one day"')
@@ -96,7 +96,7 @@ class Requests(AppCore):
         command_id: CommandId = None,
     ) -> Decided:
         """Reject a request, with a reason."""
-        return await self._inbox.reject(request, principal_of(by), self._command_id(command_id), because)
+        return await self._inbox.reject(request, self._principal(by), self._command_id(command_id), because)
 
     @query("/runs/{run}/grants", example="ticket-42")
     async def grants(self, run: RunId, /) -> Page[GrantInfo]:
@@ -115,4 +115,4 @@ class Requests(AppCore):
         command_id: CommandId = None,
     ) -> None:
         """Revoke a standing approval: the next call of its tool asks again."""
-        await self._inbox.revoke(run, grant, principal_of(by), self._command_id(command_id), because)
+        await self._inbox.revoke(run, grant, self._principal(by), self._command_id(command_id), because)

@@ -190,7 +190,9 @@ class Logs(Payloads):
 
 def _same_start(stored: AnyBody, wanted: b.RunCreated | b.RunForked, alike: Callable[[Payload], bool] | None) -> bool:
     if isinstance(wanted, b.RunForked):
-        return isinstance(stored, b.RunForked) and replace(stored, deadline=None) == replace(wanted, deadline=None)
+        return isinstance(stored, b.RunForked) and stored == replace(
+            wanted, deadline=stored.deadline, by=stored.by, via=stored.via
+        )
     if not isinstance(stored, b.RunCreated) or (stored.agent, stored.effects) != (wanted.agent, wanted.effects):
         return False
     return stored.input == wanted.input or (alike is not None and alike(stored.input))

@@ -86,6 +86,25 @@ class Payloads(StoreBase):
         if size != row.size:
             raise BlobDamaged(blob=blob, reason=f"has {size} bytes, but its row says {row.size}")
 
+    async def read_ends(self, blob: str, most: int) -> tuple[bytes, bytes]:
+        """Return the first and the last bytes of a blob's content, at most `most` of each; they do not overlap.
+
+        Only the chunks at both ends are read, so the hash of the whole is not checked. Raises NotFound.
+        """
+        row = await self._ask(lambda: self._backend.blob(blob)) if is_name(blob) else None
+        if row is None:
+            raise NotFound(what="blob", id=blob)
+
+        async def chunk(place: int) -> bytes:
+            return unpack_chunk(self.codec, row, place, await self._chunk(blob, place))
+
+        first = (await chunk(0))[:most] if row.chunks else b""
+        last, place = b"", row.chunks
+        while len(last) < most and place > 0:
+            place -= 1
+            last = await chunk(place) + last
+        return first, last[-min(most, row.size - len(first)) :] if row.size > len(first) else b""
+
     async def collect_blobs(self, *, grace: Duration = "1h") -> int:
         """Delete the blobs that have had no references for this long; return their number."""
         collected, limit = 0, 500

@@ -1,0 +1,41 @@
+"""Who sends a command: a person, a service or an agent, and through which interface."""
+
+from dataclasses import dataclass, replace
+from typing import Literal, TypedDict
+
+__all__ = ["Principal", "Sender", "principal_of", "sent_by_run"]
+
+
+class Sender(TypedDict):
+    """The sender of a command, as an event records it."""
+
+    by: str
+    via: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Principal:
+    """The sender of a command. The command's event records the name and the interface."""
+
+    name: str
+    kind: Literal["person", "service", "agent"] = "person"
+    groups: tuple[str, ...] = ()
+    """Groups that the sender belongs to, in addition to those that the app knows."""
+    door: str = ""
+    """The interface through which the command came; the app's own by default."""
+
+    @property
+    def sender(self) -> Sender:
+        """The fields of an event that record the sender."""
+        return {"by": self.name, "via": self.door}
+
+
+def principal_of(who: Principal | str | None, door: str) -> Principal:
+    """Return a sender, with the door as its default interface; a text is the name of a person, and None is unknown."""
+    given = who if isinstance(who, Principal) else Principal(name=who or "")
+    return given if given.door else replace(given, door=door)
+
+
+def sent_by_run(run: str) -> Sender:
+    """Return the sender of a command that a run sends to another run."""
+    return {"by": run, "via": "run"}
