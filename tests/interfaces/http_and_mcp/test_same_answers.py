@@ -26,6 +26,7 @@ QUERIES: dict[str, tuple[Any, list[str], Given]] = {
         {"status": "failed", "last": 5},
     ),
     "show": (lambda app: app.show("refund-950"), ["refund-950"], {"run": "refund-950"}),
+    "input": (lambda app: app.input("refund-950"), ["refund-950"], {"run": "refund-950"}),
     "log": (lambda app: app.log("refund-50"), ["refund-50"], {"run": "refund-50"}),
     "steps": (
         lambda app: app.steps("refund-50", limit=1),
