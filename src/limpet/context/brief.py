@@ -112,7 +112,7 @@ class Brief:
     decisions: tuple[Chosen, ...] = ()
     errors: tuple[str, ...] = ()
     facts: tuple[BriefFact, ...] = ()
-    """What the decision rests on: those that the tool relies on first, then the newest."""
+    """Facts that the decision rests on: those that the tool relies on first, then the newest."""
     flags: tuple[str, ...] = ()
     spent: Mapping[str, float] = field(default_factory=dict)
     budget: Mapping[str, float] = field(default_factory=dict)

@@ -127,7 +127,9 @@ async def in_memory(
     slow: Slow, *agents: limpet.Agent[Any, Any], backend: Any = MemoryBackend
 ) -> AsyncIterator[TestApp]:
     """Open a test app on the clock of the slow tool."""
-    async with TestApp(TestSettings(backend, slow.clock), agents) as app:
+    settings = TestSettings(backend, slow.clock)
+    settings.timing.sweep = SECOND // 10
+    async with TestApp(settings, agents) as app:
         yield app
 
 
@@ -294,6 +296,7 @@ async def test_a_signal_that_the_sweep_reads_ends_its_wait(slow: Slow) -> None:
         await asyncio.gather(run.step(read), listen())
 
     settings = TestSettings(clock=slow.clock)
+    settings.timing.sweep = SECOND // 10
     settings.listen_interval = settings.command_poll = 3600 * SECOND  # the worker does not look for changes itself
     async with TestApp(settings, [agent]) as app:
         await app.start(agent, id="r")

@@ -27,6 +27,7 @@ QUERIES: dict[str, tuple[Any, list[str], Given]] = {
     ),
     "info": (lambda app: app.info("refund-50"), ["refund-50"], {"run": "refund-50"}),
     "show": (lambda app: app.show("refund-950"), ["refund-950"], {"run": "refund-950"}),
+    "input": (lambda app: app.input("refund-950"), ["refund-950"], {"run": "refund-950"}),
     "log": (lambda app: app.log("refund-50"), ["refund-50"], {"run": "refund-50"}),
     "steps": (
         lambda app: app.steps("refund-50", limit=1),
