@@ -207,7 +207,7 @@ async def nothing(*_: object) -> None:
     """Return without doing anything."""
 
 
-async def nothing_returned(*_: object) -> Result:
+async def nothing_returned(*_: object, quiet: bool = False) -> Result:
     """Return None as the result of the run, however it ended."""
     return Result(None, {})
 

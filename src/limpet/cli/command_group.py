@@ -26,20 +26,7 @@ _ENDS = re.compile(r"[.:;]\s|\.?$")
 TOPICS = {
     "Getting started": ("demo", "init", "dev"),
     "Servers": ("worker", "serve", "mcp"),
-    "Inspect runs": (
-        "runs",
-        "show",
-        "info",
-        "input",
-        "steps",
-        "log",
-        "state",
-        "diff",
-        "compare",
-        "context",
-        "artifact",
-        "prompt",
-    ),  # fmt: skip
+    "Inspect runs": ("runs", "show", "steps", "log", "state", "diff", "compare", "context", "artifact", "prompt"),
     "Control runs": ("start", "resume", "pause", "cancel", "signal"),
     "Decide requests": ("inbox", "answer", "approve", "reject", "grants", "revoke"),
     "Replay and fork": ("replay", "fork"),

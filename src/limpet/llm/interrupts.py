@@ -44,7 +44,7 @@ class Interrupts:
         """
         with suppress(Expired):
             while self._can_receive(USER, "", *begun):
-                await self._run.receive_message()
+                await self._run._receive_message()
 
     async def is_interrupted(self, where: str, *begun: str) -> bool:
         """Return whether a user interrupts this turn. The result is the same in every execution."""

@@ -32,7 +32,7 @@ class Principal:
 
 def principal_of(who: Principal | str | None, door: str) -> Principal:
     """Return a sender, with the door as its default interface; a text is the name of a person, and None is unknown."""
-    given = who if isinstance(who, Principal) else Principal(name=who or "")
+    given = who if isinstance(who, Principal) else Principal(name="" if who is None else str.__str__(who))
     return given if given.door else replace(given, door=door)
 
 

@@ -307,7 +307,7 @@ class Run(Generic[S]):
         verb = self._x.take_name(f"receive:{name}")
         return self._receive(verb, self._x.find(verb, b.WaitOpened), name, type, expires)
 
-    async def receive_message(self) -> None:
+    async def _receive_message(self) -> None:
         """Receive a user's message and append it to the conversation, with its sender; used by LLM agents.
 
         Raises Expired if there is none.
