@@ -75,7 +75,7 @@ def _error(each: ErrorInfo, now: datetime) -> dict[str, str]:
         "run": each.run,
         "age": about(now - each.time),
         "step": f"{each.name}{tries}",
-        "error": f"{each.type}: {each.message}",
+        "error": describe_failure(each),
         "at": frame_at(each.traceback),
         "handled": each.handled,
     }

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
@@ -170,9 +171,10 @@ def _aligned(one: Sequence[_Act], other: Sequence[_Act]) -> Iterator[ChangeInfo]
     matcher = SequenceMatcher(None, [act.identity for act in one], [act.identity for act in other], autojunk=False)
     for _, first, last, start, end in matcher.get_opcodes():
         mine, its = one[first:last], other[start:end]
-        for place in range(max(len(mine), len(its))):
-            left, right = (each[place] if place < len(each) else None for each in (mine, its))
-            if left is None or right is None or not _same(left, right):
+        for left, right in zip_longest(mine, its):
+            if left is not None and right is not None and left.part != right.part:
+                yield from (_difference(left, None), _difference(None, right))
+            elif left is None or right is None or not _same(left, right):
                 yield _difference(left, right)
 
 

@@ -1,5 +1,6 @@
 """Inspection: the state of a run at any point, the changes of a step, and where two runs diverged."""
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -201,3 +202,94 @@ async def test_diff_ignores_facts_that_only_changed_their_order() -> None:
         await app.settle()
         compared = await app.compare("r", fork.id)
         assert not any("fact b" in line or "flag" in line or "question" in line for line in compared.text.splitlines())
+
+
+@limpet.tool(effect="once", name="twelve_pay", retry=limpet.Retry(3, first="1s"))
+async def pay(n: int) -> str:
+    return f"R-{n}"
+
+
+@limpet.agent(name="twelve_steps")
+async def twelve(run: limpet.Run) -> str:
+    """Pay twelve times, without a single patch."""
+    for n in range(1, 13):
+        await run.step(pay, n)
+    return "paid"
+
+
+async def test_a_run_without_patches_tells_what_each_step_did() -> None:
+    """Before each step, the state shows all that was done; the diff of each step shows its call and its result."""
+    async with testing.app(twelve) as app:
+        app.stub(pay, *(f"R-{n}" for n in range(1, 6)), limpet.Retryable("busy"), "R-6", "R-7", ValueError("no"))
+        with pytest.raises(limpet.RunFailed):
+            await app.run(twelve, id="r")
+        assert (await app.info("r")).position.step == 8
+        for n in range(1, 9):
+            before = await app.state("r", before=n)
+            assert [step.result for step in before.steps] == [f"R-{k}" for k in range(n - 1, 0, -1)]
+            assert (before.step, before.status, before.open_steps) == (n - 1, "running", ())
+            said = str(await app.diff("r", step=n)).splitlines()[0]
+            assert said.startswith(f"step {n} called twelve_pay(n={n}); ")
+            assert f"key r:step_{n}:twelve_pay:" in said
+            assert n == 8 or f"result 'R-{n}'" in said
+        assert "2 attempts (limpet.Retryable: busy)" in str(await app.diff("r", step=6))
+        last = await app.diff("r", step=8)
+        assert "failed: ValueError: no" in last.text
+        assert last.of("status")[""].after == "failed"
+        after = await app.state("r", after=8)
+        assert after.failure is not None
+        assert (after.failure.message, after.failure_step) == ("no", 8)
+        assert "step 6 called twelve_pay(n=6); 2 attempts" in str(after)
+
+
+async def test_a_moment_shows_an_open_step_with_its_attempts() -> None:
+    """While it waits for its next attempt: the errors so far, and when it is retried."""
+
+    @limpet.tool(effect="none", name="moment_flaky", retry=limpet.Retry(9, first="1h"))
+    async def flaky(n: int) -> int:
+        raise ConnectionError(f"busy {n}")
+
+    @limpet.agent(name="moment_retrying")
+    async def retrying(run: limpet.Run) -> int:
+        return await run.step(flaky, 1)
+
+    async with limpet.open("memory://", agents=[retrying]) as app:
+        await app.start(retrying, id="r")
+        async for event in app.events("r", follow=True):
+            if event.kind == "step.failed":
+                break
+        moment = await app.state("r")
+        [step] = moment.open_steps
+        assert (step.status, step.attempt_count, step.attempts[0].retry_at is not None) == ("retrying", 1, True)
+        assert "open      step 1 called moment_flaky(n=1); failed: ConnectionError: busy 1, next attempt at " in str(
+            moment
+        )
+        assert moment.steps == []
+
+
+async def test_compare_of_two_model_runs_names_the_first_different_reply() -> None:
+    """In words, without digests; what is equal is not listed."""
+
+    @limpet.tool(effect="none", name="compare_price")
+    async def price(article: str) -> int:
+        return len(article)
+
+    def writer(*replies: Any) -> limpet.Agent[str, str]:
+        model = testing.ScriptedModel(*replies)
+        return limpet.llm_agent("compare_writer", model=model, instructions="Write.", tools=[price])
+
+    look, note = testing.calls("compare_price", article="tea"), testing.calls("note_fact", key="tone", value="warm")
+    one, other = writer(look, note, "It costs 3."), writer(look, "I do not know.")
+    async with testing.app(one) as app:
+        await app.run(one, "price?", id="one")
+        app.deploy(other)
+        await app.crash()
+        await app.run(other, "price?", id="other")
+        found = await app.compare("one", "other")
+        assert found.divergence is not None
+        assert found.divergence.one == "model scripted → note_fact(key='tone', value='warm')"
+        assert found.divergence.other == "model scripted → 'I do not know.'"
+        assert [(each.before, each.after) for each in found.changes if each.part == "step"][-1][1] is None
+        assert not re.search(r"[0-9a-f]{16}", found.text)
+        assert "compare_price" not in found.text
+        assert "fact tone: warm / —" in found.text

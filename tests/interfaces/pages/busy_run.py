@@ -118,9 +118,3 @@ async def busy_store(path: Path) -> None:
         await app.export(handle.id, path.with_suffix(".zip"), with_handoffs=True)
     async with limpet.open(f"sqlite:///{path}", worker=False) as store:
         await store.load(path.with_suffix(".zip"))
-
-
-if __name__ == "__main__":
-    import sys
-
-    asyncio.run(busy_store(Path(sys.argv[1])))
