@@ -372,6 +372,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
             {"run": "done"},
             {
                 "at": 1,
+                "by": "ann",
                 "effects": "stub",
                 "id": None,
                 "input": "asking",
@@ -413,7 +414,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     "reject": (Example({"request": Made("approval")}, {"by": "ann", "because": "no", "command_id": None}),),
     "replay": (Example({"run": "done"}, {"allow": [], "on_step": None, "to": None}),),
     "replay_all": (Example({}, {"agent": None, "last": 5, "status": ()}),),
-    "result": (Example({"run": "done", "timeout": "1s"}),),
+    "result": (Example({"run": "done", "timeout": "1s"}, {"quiet": True}),),
     "resume": (Example({"run": "failed"}, {"by": None, "command_id": None}),),
     "revoke": (
         Example({"run": "granted", "grant": Made("grant")}, {"by": "ann", "because": "enough", "command_id": None}),
@@ -421,7 +422,15 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     "run": (
         Example(
             {"agent": world, "input": "done"},
-            {"id": None, "session": "s", "user": "u", "conversation": None, "labels": {"a": "b"}, "constraints": None},
+            {
+                "id": None,
+                "session": "s",
+                "user": "u",
+                "conversation": None,
+                "labels": {"a": "b"},
+                "constraints": None,
+                "quiet": True,
+            },
         ),
     ),
     "runs": (Example({}, {"agent": None, "last": 5, "session": None, "status": None, "cursor": None}),),
@@ -452,7 +461,8 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     "timeline": (Example({"run": "done"}),),
     "tool_calls": (
         Example(
-            {"tool": "law_look"}, {"agent": None, "last": 5, "since": "1d", "where": ["order=o-1"], "cursor": None}
+            {"tool": "law_look"},
+            {"run": "done", "agent": None, "last": 5, "since": "1d", "where": ["order=o-1"], "cursor": None},
         ),
     ),
     "value": (Example({"payload": {"json": 1}}),),

@@ -204,7 +204,7 @@ async def test_diff_ignores_facts_that_only_changed_their_order() -> None:
         assert not any("fact b" in line or "flag" in line or "question" in line for line in compared.text.splitlines())
 
 
-@limpet.tool(effect="once", name="twelve_pay", retry=limpet.Retry(3, first="1s"))
+@limpet.tool(effect="idempotent", name="twelve_pay", retry=limpet.Retry(3, first="1s"))
 async def pay(n: int) -> str:
     return f"R-{n}"
 
@@ -220,7 +220,7 @@ async def twelve(run: limpet.Run) -> str:
 async def test_a_run_without_patches_tells_what_each_step_did() -> None:
     """Before each step, the state shows all that was done; the diff of each step shows its call and its result."""
     async with testing.app(twelve) as app:
-        app.stub(pay, *(f"R-{n}" for n in range(1, 6)), limpet.Retryable("busy"), "R-6", "R-7", ValueError("no"))
+        app.stub(pay, *(f"R-{n}" for n in range(1, 6)), ConnectionError("busy"), "R-6", "R-7", ValueError("no"))
         with pytest.raises(limpet.RunFailed):
             await app.run(twelve, id="r")
         assert (await app.info("r")).position.step == 8
@@ -232,7 +232,7 @@ async def test_a_run_without_patches_tells_what_each_step_did() -> None:
             assert said.startswith(f"step {n} called twelve_pay(n={n}); ")
             assert f"key r:step_{n}:twelve_pay:" in said
             assert n == 8 or f"result 'R-{n}'" in said
-        assert "2 attempts (limpet.Retryable: busy)" in str(await app.diff("r", step=6))
+        assert "2 attempts (ConnectionError: busy)" in str(await app.diff("r", step=6))
         last = await app.diff("r", step=8)
         assert "failed: ValueError: no" in last.text
         assert last.of("status")[""].after == "failed"
