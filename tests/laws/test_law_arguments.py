@@ -424,6 +424,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
             {"agent": world, "input": "done"},
             {
                 "id": None,
+                "by": "ann",
                 "session": "s",
                 "user": "u",
                 "conversation": None,
@@ -444,6 +445,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
             {"agent": world, "input": "done"},
             {
                 "id": None,
+                "by": "ann",
                 "session": "s",
                 "user": "u",
                 "conversation": "talk",
