@@ -16,12 +16,13 @@ RAISED = ("step.completed", "signal.received")
 
 
 def become_newer(put: Callable[[Any, Any, Any], None] = dict.__setitem__) -> None:
-    """Write version 2 of some events from now on, and read both."""
+    """Write the next version of some events from now on, and read both."""
     for name in RAISED:
-        newer = VOCABULARY.kinds[name]._replace(version=2)
+        now = VOCABULARY.kinds[name]
+        newer = now._replace(version=now.version + 1)
         put(VOCABULARY._by_body, newer.body, newer)
         put(VOCABULARY.kinds, name, newer)
-        put(VOCABULARY._upcasts, (name, 1), dict)
+        put(VOCABULARY._upcasts, (name, now.version), dict)
 
 
 @limpet.tool(effect="transaction")

@@ -81,14 +81,9 @@ async def compare(store: Store, one: str, other: str) -> Comparison:
         *_changes("spent", *(_used(state) for state in states)),
         *_changes("outcome", *({"": _outcome(state)} for state in states)),
     ]
-    text = "\n".join([_head(divergence, equal), *(change.text for change in changes)])
+    head = "both runs did the same" if divergence is None else f"the first {equal} acts are the same, then:"
+    text = "\n".join([head, *(change.text for change in changes)])
     return Comparison(changes=tuple(changes), text=text, divergence=divergence)
-
-
-def _head(found: DivergenceInfo | None, equal: int) -> str:
-    if found is None:
-        return "both runs did the same"
-    return f"the first {equal} acts are the same, then: {found.one} / {found.other}"
 
 
 async def _log(store: Store, run: str) -> list[tuple[Event, AnyBody]]:

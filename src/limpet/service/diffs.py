@@ -162,7 +162,7 @@ def _of_event(event: Event, body: AnyBody, requests: Requests) -> ChangeInfo | N
         case b.RunForked():
             return _change("run", event.run, "forked", f"forked from {body.run} after event {body.at}")
         case b.RunClaimed():
-            taken = f"worker {body.worker} took over: the one before died"
+            taken = "another worker took over: the one before died"
             return _change("worker", body.worker, "claimed", taken) if body.died else None
         case b.RunReleased():
             return _change("worker", event.actor, "released", f"released by its worker: {body.reason}")

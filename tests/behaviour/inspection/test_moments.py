@@ -106,7 +106,11 @@ async def test_compare_shows_where_two_runs_diverged() -> None:
         ]
         assert (found.of("fact")["found"].before, found.of("fact")["found"].after) == (120, 50)
         assert found.of("outcome")[""].before == "completed 3"
-        assert str(found).splitlines()[0].startswith("the first 6 acts are the same, then: travel_look(n=6) → 60 / ")
+        first, second, *_ = str(found).splitlines()
+        assert (first, second.startswith("step: travel_look(n=6) → 60 / ")) == (
+            "the first 6 acts are the same, then:",
+            True,
+        )
         same = await app.compare("good", "good")
         assert (same.divergence, str(same)) == (None, "both runs did the same")
 

@@ -139,6 +139,9 @@ async def _forks(app: TestApp) -> None:
         agent="told_nobody",
         agent_version="1",
         goal="again",
+        steps=9,
+        item=0,
+        items=2,
         labels={"of": "done"},
     )
     assert log[8].seq == 9

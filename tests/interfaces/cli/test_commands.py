@@ -176,7 +176,7 @@ def test_state_diff_and_compare_print_text_and_json(url: str) -> None:
     assert "goal      sell dust\n" in limpet("state", "order-1", "--before", "1").stdout
     said = limpet("diff", "order-1", "1").stdout
     assert said.startswith("step 1 called shop_price(item='dust'); failed: ValueError: ")
-    assert limpet("compare", "order-1", "letter-1").stdout.startswith("the first 0 acts are the same, then: ")
+    assert limpet("compare", "order-1", "letter-1").stdout.startswith("the first 0 acts are the same, then:\n")
     assert limpet_json("compare", "order-1", "order-1")["divergence"] is None
     wrong = limpet("state", "order-1", "--before", "9")
     assert (wrong.exit_code, "[not_found]" in wrong.stderr) == (1, True)

@@ -62,7 +62,7 @@ def test_show_prints_status_attempts_error_and_next_command(store: str) -> None:
         "status    failed",
         "position  step 2 of 9",
         "completed ×3",
-        "last error (step 2): builtins.ValueError: kaputt",
+        "last error (step 2): ValueError: kaputt",
     ):
         assert each in said
     assert said.endswith("next: limpet resume page-1\n")
