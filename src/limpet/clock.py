@@ -8,10 +8,11 @@ import asyncio
 import re
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from limpet.errors import InvalidArgument
+from limpet.times import EPOCH
 
 __all__ = [
     "SECOND",
@@ -20,10 +21,7 @@ __all__ = [
     "FrozenClock",
     "SystemClock",
     "earliest",
-    "format_time",
     "microseconds",
-    "to_datetime",
-    "to_datetime_or_none",
     "to_microseconds",
 ]
 
@@ -31,7 +29,6 @@ Duration = str | float | timedelta
 SECOND = 10**6
 """One second, in microseconds."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = {"us": 1, "ms": 10**3, "s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6, "w": 604800 * 10**6}
 _TEXT = re.compile(r"([0-9]+(?:\.[0-9]+)?)(us|ms|s|m|h|d|w)")
 _DURATION_FIX = (
@@ -75,22 +72,7 @@ def to_microseconds(at: datetime, path: str) -> int:
     """Return a datetime in microseconds since 1970. Raises InvalidArgument if it has no time zone."""
     if at.tzinfo is None:
         raise InvalidArgument(path=path, reason=f"{at.isoformat()} has no time zone")
-    return (at - _EPOCH) // timedelta(microseconds=1)
-
-
-def to_datetime(microseconds: int) -> datetime:
-    """Return a time in microseconds since 1970 as a datetime in UTC."""
-    return _EPOCH + timedelta(microseconds=microseconds)
-
-
-def to_datetime_or_none(microseconds: int | None) -> datetime | None:
-    """Return a time as a datetime in UTC, or None for None."""
-    return None if microseconds is None else to_datetime(microseconds)
-
-
-def format_time(time: int | datetime) -> str:
-    """Return a time, a datetime or in microseconds since 1970, as text for people."""
-    return f"{to_datetime(time) if isinstance(time, int) else time:%Y-%m-%d %H:%M:%S} UTC"
+    return (at - EPOCH) // timedelta(microseconds=1)
 
 
 class Clock(Protocol):

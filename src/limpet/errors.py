@@ -78,6 +78,7 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from limpet.redaction import hide_secrets_in
+from limpet.times import format_time
 
 __all__ = [
     "AgentFailed",
@@ -526,12 +527,6 @@ class BudgetExceeded(LimpetError):
         return {**self.facts, "allowed": f"{self.allowed:.12g}", "wanted": f"{self.wanted:.12g}"}
 
 
-def _time(microseconds: int) -> str:
-    from limpet.clock import format_time  # noqa: PLC0415 - that module imports this one
-
-    return format_time(microseconds)
-
-
 @dataclass(eq=False, repr=False)
 class DeadlineExceeded(LimpetError):
     """The run passed its deadline."""
@@ -543,7 +538,7 @@ class DeadlineExceeded(LimpetError):
     _hint = "Set a later deadline= on the agent and start a new run."
 
     def _shown(self) -> dict[str, object]:
-        return {**self.facts, "deadline": _time(self.deadline)}
+        return {**self.facts, "deadline": format_time(self.deadline)}
 
 
 @dataclass(eq=False, repr=False)
@@ -720,7 +715,7 @@ class Expired(LimpetError):
     _hint = "Run `limpet inbox` for the open requests: this one can no longer be decided."
 
     def _shown(self) -> dict[str, object]:
-        return {**self.facts, "expired_at": _time(self.expired_at)}
+        return {**self.facts, "expired_at": format_time(self.expired_at)}
 
 
 @dataclass(eq=False, repr=False)

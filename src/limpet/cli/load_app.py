@@ -17,11 +17,11 @@ import msgspec
 import typer
 
 import limpet
-from limpet.clock import to_datetime
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.worker.worker import Worker
 from limpet.redaction import hide_secrets_in
 from limpet.service import App
+from limpet.times import to_datetime
 
 __all__ = [
     "app_target",

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
-from limpet.clock import format_time
 from limpet.redaction import hide_secrets, hide_secrets_in
 from limpet.service.json_values import as_json
 from limpet.service.progress import report_progress_to
+from limpet.times import format_time
 
 __all__ = [
     "STYLES",

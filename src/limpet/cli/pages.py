@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from limpet.cli.load_app import worker_command
 from limpet.cli.output import TableLayout, about, clean, console, fit_table, print_pairs, print_text, until
 from limpet.cli.waterfall import waterfall
-from limpet.clock import format_time
 from limpet.engine.execution.views import Request, RunInfo
 from limpet.redaction import hide_secrets_in
 from limpet.service.error_records import ErrorInfo, frame_lines
@@ -15,6 +14,7 @@ from limpet.service.report import CommandInfo, Report
 from limpet.service.steps import call_text, describe_failure, short
 from limpet.service.views import waits_for_operator, waits_for_worker
 from limpet.service.wait_notices import decision_commands
+from limpet.times import format_time
 
 __all__ = [
     "next_commands",

@@ -7,7 +7,6 @@ from typing import Any, get_args
 from limpet.cli.load_app import worker_command
 from limpet.cli.output import TableLayout, about, clean, console, print_data, print_table, print_text
 from limpet.cli.pages import next_commands, print_error, print_inbox, print_report, print_unserved
-from limpet.clock import format_time
 from limpet.context.slice import ContextSlice, SliceMessage
 from limpet.engine.execution.views import EventView, Request, RunInfo, RunInput, Status
 from limpet.engine.run.conversation import Message
@@ -23,6 +22,7 @@ from limpet.service.report import Report
 from limpet.service.steps import StepInfo, describe_failure
 from limpet.service.views import one_line, waits_for_operator, waits_for_worker
 from limpet.service.workers import AgentInfo, Stats, WorkerInfo
+from limpet.times import format_time
 
 __all__ = ["DETAILS", "RENDERERS", "print_decided"]
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from limpet.cli.output import clean, console, print_line
 from limpet.cli.pages import runs_table
-from limpet.clock import format_time, to_datetime
 from limpet.engine.execution.views import EventView, RunInfo, Status
 from limpet.service import App
 from limpet.service.views import one_line
 from limpet.service.watch import watch_runs
+from limpet.times import format_time, to_datetime
 
 __all__ = ["print_log", "watch", "while_read"]
 

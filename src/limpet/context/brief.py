@@ -10,13 +10,13 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from limpet.clock import to_datetime, to_datetime_or_none
 from limpet.events import Fact, Failure, Limits, Payload, Spent
 from limpet.events import bodies as b
 from limpet.redaction import hide_secrets, hide_secrets_in
 from limpet.state import RunState, outdated
 from limpet.state.log_view import StepStatus, StepView
 from limpet.state.run import Decision
+from limpet.times import to_datetime, to_datetime_or_none
 
 __all__ = ["ENDS", "Brief", "BriefFact", "BriefStep", "Choice", "Chosen", "brief", "chosen_of"]
 

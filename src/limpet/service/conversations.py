@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from limpet.clock import to_datetime
 from limpet.engine.execution.principal import Sender
 from limpet.engine.run.conversation import INTERRUPT, USER, Message, conversation_of, shown
 from limpet.errors import InvalidArgument, NotFound, WrongState
@@ -20,6 +19,7 @@ from limpet.service.views import LIVE
 from limpet.stores import Leg, RunFilter, RunRow, Store
 from limpet.stores.api.base import LARGEST_PAGE
 from limpet.stores.blobs import MESSAGE_INLINE
+from limpet.times import to_datetime
 
 # Number of newest messages that are searched for a repeated command.
 SEARCHED = 20

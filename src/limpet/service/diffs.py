@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
-from limpet.clock import format_time
 from limpet.events import AnyBody, Event, Payload
 from limpet.events import bodies as b
 from limpet.service.moments import Point, point, state_after, used_by, used_text
@@ -15,6 +14,7 @@ from limpet.state.patch import describe_patch
 from limpet.state.patch import diff as patch_between
 from limpet.stores import RequestFilter, Store
 from limpet.stores.fork_reads import StepRange
+from limpet.times import format_time
 
 __all__ = ["ChangeInfo", "Diff", "diff", "of_step", "state_changes"]
 

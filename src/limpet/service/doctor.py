@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from limpet.clock import SECOND, Clock, format_time
+from limpet.clock import SECOND, Clock
 from limpet.engine.definitions.tools import registered_tools
 from limpet.errors import LimpetError
 from limpet.events import KINDS
@@ -16,6 +16,7 @@ from limpet.service.views import LIVE
 from limpet.service.wait_notices import operator_wait
 from limpet.service.workers import served_by
 from limpet.stores import RunFilter, RunRow, Store
+from limpet.times import format_time
 
 __all__ = ["CheckOptions", "Finding", "Level", "run_checks", "without_risk"]
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
-from limpet.clock import to_datetime
 from limpet.engine.approvals.approvals import AFTER_EXPIRY, AFTER_REFUSAL, rejection
 from limpet.engine.approvals.refusals import Refusal, refusal_in
 from limpet.engine.execution.failures import failure_of, hint_of
@@ -23,6 +22,7 @@ from limpet.service.views import Ended, load_payloads, read_end
 from limpet.state import LogView, RunState, StepView
 from limpet.stores import RequestFilter, Store
 from limpet.stores.fork_reads import StepRange
+from limpet.times import to_datetime
 
 __all__ = ["ERRORS", "REFUSALS", "ErrorInfo", "ErrorRecords", "Handled", "frame_at", "frame_lines"]
 

@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from limpet.clock import SECOND, format_time, to_datetime, to_datetime_or_none, to_microseconds
+from limpet.clock import SECOND, to_microseconds
 from limpet.context.brief import Chosen, chosen_of
 from limpet.engine.definitions.types import codec_of
 from limpet.engine.execution.views import PositionInfo, WaitsFor
@@ -35,6 +35,7 @@ from limpet.state.log_view import SETTLED
 from limpet.state.patch import origin_of
 from limpet.stores import Store
 from limpet.stores.fork_reads import StepRange
+from limpet.times import format_time, to_datetime, to_datetime_or_none
 
 __all__ = ["Moment", "MomentJson", "Point", "point", "state_after", "state_at", "used_by", "used_text"]
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, get_args
 
 import msgspec
 
-from limpet.clock import SECOND, Duration, microseconds, to_datetime, to_microseconds
+from limpet.clock import SECOND, Duration, microseconds, to_microseconds
 from limpet.engine.approvals.refusals import Refusal
 from limpet.engine.execution.failures import failure_of
 from limpet.engine.execution.views import EventView as Shown
@@ -35,6 +35,7 @@ from limpet.service.steps import (
 from limpet.service.views import event_views, load_values
 from limpet.service.where_conditions import all_of
 from limpet.stores import Store
+from limpet.times import to_datetime
 
 __all__ = ["CallInfo", "DecisionInfo", "Queries", "check_last", "check_status"]
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from limpet.clock import to_datetime, to_datetime_or_none
 from limpet.context.brief import Chosen, chosen_of
 from limpet.engine.execution.views import Request, RunInfo
 from limpet.events import AnyBody
@@ -21,6 +20,7 @@ from limpet.state.fold import PAUSED
 from limpet.state.run import CommandKind
 from limpet.stores import Store
 from limpet.stores.fork_reads import StepRange
+from limpet.times import to_datetime, to_datetime_or_none
 
 __all__ = ["CommandInfo", "Report", "outcome", "report"]
 

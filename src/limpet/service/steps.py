@@ -7,7 +7,6 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from limpet.clock import format_time, to_datetime, to_datetime_or_none
 from limpet.events import Failure, Payload, Spent, canonical
 from limpet.journal import load_steps
 from limpet.redaction import hide_secrets
@@ -17,6 +16,7 @@ from limpet.stores import Store
 from limpet.stores.api.base import LARGEST_PAGE
 from limpet.stores.blobs import INLINE
 from limpet.stores.fork_reads import StepRange
+from limpet.times import format_time, to_datetime, to_datetime_or_none
 
 __all__ = [
     "AttemptInfo",

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
-from limpet.clock import to_datetime, to_datetime_or_none
 from limpet.journal import load_log_view
 from limpet.state.log_view import SETTLED, LogView, StepView, WaitView
 from limpet.stores import Store
+from limpet.times import to_datetime, to_datetime_or_none
 
 __all__ = ["Span", "TimelineRow", "timeline", "timeline_of"]
 

@@ -8,7 +8,6 @@ import msgspec
 from msgspec import UnsetType
 from msgspec.structs import asdict, replace
 
-from limpet.clock import format_time, to_datetime, to_datetime_or_none
 from limpet.context.brief import ENDS, STEPS, brief
 from limpet.engine.execution.views import EventView as Shown
 from limpet.engine.execution.views import PositionInfo, Request, RunInfo, Status, WaitsFor
@@ -22,6 +21,7 @@ from limpet.state import Position
 from limpet.stores import RequestRow, RunRow, Store
 from limpet.stores.blobs import INLINE
 from limpet.stores.fork_reads import StepRange
+from limpet.times import format_time, to_datetime, to_datetime_or_none
 
 __all__ = [
     "LIVE",

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from limpet.clock import format_time, to_datetime
 from limpet.engine.execution.local_runs import LocalRun
 from limpet.engine.execution.views import Request, WaitsFor
 from limpet.engine.worker.change_listener import GONE, ChangeListener, Subscription
@@ -25,6 +24,7 @@ from limpet.state import ENDED
 from limpet.state.fold import PAUSED
 from limpet.stores import RequestFilter, Store
 from limpet.stores.api.logs import LogPosition
+from limpet.times import format_time, to_datetime
 
 __all__ = ["OperatorWait", "WaitNotices", "decision_commands", "operator_wait"]
 

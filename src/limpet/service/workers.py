@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from limpet.clock import to_datetime
 from limpet.engine.execution.views import WaitsFor
 from limpet.engine.run.conversation import INTERRUPT
 from limpet.events.values import parse
 from limpet.service.views import LIVE, wait_info
 from limpet.stores import RunRow, Store
+from limpet.times import to_datetime
 
 __all__ = [
     "AgentInfo",

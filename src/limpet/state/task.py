@@ -2,11 +2,11 @@
 
 import msgspec
 
-from limpet.clock import to_datetime
 from limpet.events import Payload
 from limpet.events.parts import Part
 from limpet.events.values import encode
 from limpet.state.run import RunState, Status
+from limpet.times import to_datetime
 
 __all__ = ["TaskRecord", "task_record"]
 

@@ -12,10 +12,11 @@ from rich.console import Console
 from limpet import Retry, RunFailed, sync, tool
 from limpet import agent as agent_of
 from limpet.cli.waterfall import BLOCKS, Scale, waterfall
-from limpet.clock import SECOND, to_datetime
+from limpet.clock import SECOND
 from limpet.engine.run.run import Run
 from limpet.service.steps import FailureInfo, StepInfo
 from limpet.service.timeline import Span, TimelineRow
+from limpet.times import to_datetime
 from tests.interfaces.cli.run_cli import LIMPET, limpet, terminal
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

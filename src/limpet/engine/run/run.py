@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from typing_extensions import TypeForm, TypeVar
 
 from limpet.arguments import brief, checked
-from limpet.clock import Duration, microseconds, to_datetime
+from limpet.clock import Duration, microseconds
 from limpet.context.slice import ContextSlice, Known, slice_of
 from limpet.engine.approvals.externals import External
 from limpet.engine.definitions.agents import Agent, Budget
@@ -37,6 +37,7 @@ from limpet.engine.waits.waits import Waits
 from limpet.errors import Expired, InvalidArgument
 from limpet.events import Artifact, PlanStatus, Revision, StatePatch, canonical, inline
 from limpet.events import bodies as b
+from limpet.times import to_datetime
 
 __all__ = ["Run", "ScopeEntry", "Turn", "Turns"]
 
