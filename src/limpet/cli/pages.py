@@ -129,8 +129,10 @@ def print_report(report: Report, now: datetime) -> None:
     for text in ("", *made) if made else ():
         out.print(clean(text))
     for request in report.requests:
-        out.print(f"\nasks {question_of(request)}")
+        where = "" if request.run == report.run.id else f" (in {request.run})"
+        out.print(f"\nasks {question_of(request)}{where}")
         out.print(f"     {request.id}, to {', '.join(request.to)}{until(request.expires)}", soft_wrap=True)
+        print_pairs(out, ((f"     {name}", value) for name, value in _consequences(request)))
     if report.error is not None and report.run.status != "completed":
         place = "" if report.error.step is None else f" (step {report.error.step})"
         out.print(f"\nlast error{place}: {clean(describe_failure(report.error))}")
@@ -140,6 +142,14 @@ def print_report(report: Report, now: datetime) -> None:
         out.print()
     for command in commands:
         out.print(f"next: {command}", soft_wrap=True)
+
+
+def _consequences(request: Request) -> Iterator[tuple[str, str]]:
+    """Return what each answer causes."""
+    if request.context is not None:
+        yield from ((choice.answer, choice.effect) for choice in request.context.choices)
+        if request.expires is not None:
+            yield "if unanswered", request.context.if_unanswered
 
 
 def print_error(error: ErrorInfo, out: "Console") -> None:
@@ -159,7 +169,7 @@ def _error_details(error: ErrorInfo) -> Iterator[tuple[str, str]]:
         yield "so far", short(str(hide_secrets_in(error.output)))
     for place, line in enumerate(frame_lines(error.traceback)):
         yield "" if place else "at", line
-    yield "handled", error.handled
+    yield "handled", "its outcome is unknown" if error.handled == "unknown" else error.handled
     if error.hint:
         yield "hint", error.hint
 
@@ -170,6 +180,11 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "agent", f"{info.agent} {info.version}"
     yield "status", info.status
     yield "position", info.position.text
+    if info.status == "completed" and report.failed_steps:
+        count = f"{report.failed_steps} step{'s' * (report.failed_steps > 1)}"
+        yield "failures", f"{count} failed, and the run continued: limpet errors --run {info.id}"
+    if not report.is_served and info.status not in ("completed", "cancelled") and not waits_for_worker(info):
+        yield "worker", f"no live worker serves {info.agent} {info.version}"
     wake = "" if waits_for_worker(info) else until(report.wake)
     more: dict[str, str | None] = {"goal": info.goal, "input": report.input, "output": report.output}
     since = "" if report.since is None else f" since {format_time(report.since)}"
@@ -198,10 +213,9 @@ def next_commands(report: Report) -> Iterator[str]:
     info = report.run
     for request in report.requests:
         yield from decision_commands(request)
-    error = report.error
-    if info.status == "failed" and error is not None and error.hint and "limpet resume" not in error.hint:
-        yield f"limpet log {info.id}"  # its hint says what to do: resuming would fail again
-    elif info.status == "failed" or waits_for_operator(info):
+    if info.status == "failed":
+        yield from _after_failure(report)
+    elif waits_for_operator(info):
         yield f"limpet resume {info.id}"
     elif waits_for_worker(info):
         died = "its worker died, and " * (info.status == "running")
@@ -211,6 +225,22 @@ def next_commands(report: Report) -> Iterator[str]:
     elif info.status in ("completed", "cancelled"):
         yield f"limpet log {info.id}"
     yield from (f"limpet show {wait.key}" for wait in info.waits_for if wait.what == "run")
+    yield from (f"limpet signal {info.id} {wait.key} VALUE" for wait in info.waits_for if wait.what == "signal")
+    if not report.is_served and info.status == "waiting" and not waits_for_worker(info):
+        yield f"{worker_command()}  (no live worker would continue the run)"
+
+
+def _after_failure(report: Report) -> Iterator[str]:
+    """Return the command that continues a failed run, and what must be done before it."""
+    error, run = report.error, report.run.id
+    if error is not None and error.hint and "limpet resume" not in error.hint:
+        yield f"limpet log {run}  (resuming would fail again; see the hint)"
+    elif error is not None and error.type == "limpet.Rejected":
+        yield f"limpet resume {run}  (asks again for what was rejected)"
+    elif error is not None and error.tool:
+        yield f"limpet resume {run}  (after fixing the cause: calls {clean(error.tool)} again)"
+    else:
+        yield f"limpet resume {run}  (after fixing the cause: settled steps are not repeated)"
 
 
 def print_unserved(run: RunInfo) -> None:

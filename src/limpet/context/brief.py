@@ -292,7 +292,8 @@ def _choices(opened: b.RequestOpened) -> tuple[Choice, ...]:
                 Choice(answer="approve with other arguments", effect=f"{opened.tool} runs once, with those."),
                 Choice(
                     answer="reject",
-                    effect=f"{opened.tool} does not run; the agent gets the reason and continues without it.",
+                    effect=f"{opened.tool} does not run. The agent gets Rejected with the reason; the run fails unless "
+                    "its code catches that.",
                 ),
             )
         case "unknown":
@@ -343,4 +344,4 @@ def _if_unanswered(opened: b.RequestOpened) -> str:
         return f"The request then goes to {', then '.join(opened.escalate)}."
     if opened.default is not None:
         return f"The answer is then {shown(opened.default)}."
-    return "The agent then gets Expired."
+    return "The agent then gets Expired; the run fails unless its code catches that."

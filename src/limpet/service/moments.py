@@ -236,7 +236,7 @@ def used_by(spent: Spent) -> dict[str, float]:
 
 def used_text(used: Mapping[str, float]) -> str:
     """Return usage in one line, without zeros."""
-    units = {"steps": "step", "tokens": "token", "seconds": "s of work"}
+    units = {"steps": "step", "tokens": "token", "seconds": "s active"}
     found = [
         f"{number:g} {units[name]}{'s' * (number != 1 and name != 'seconds')}"
         for name, number in used.items()

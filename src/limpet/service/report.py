@@ -63,7 +63,11 @@ class Report:
     earlier_steps: int
     """Number of steps before these."""
     requests: tuple[Request, ...]
-    """Open requests of the run."""
+    """Open requests of the run, and of the runs that it waits for."""
+    is_served: bool
+    """Whether a live worker serves the run's agent and version."""
+    failed_steps: int
+    """Number of steps that failed, also if the run continued."""
     decisions: tuple[Chosen, ...]
     """Decisions of the run, the newest last."""
     timeline: tuple[TimelineRow, ...]
@@ -84,7 +88,7 @@ async def outcome(store: Store, ended: Ended) -> dict[str, Any]:
             return {"error": hide_secrets(ended.reason)}
 
 
-async def report(store: Store, info: RunInfo, requests: tuple[Request, ...]) -> Report:
+async def report(store: Store, info: RunInfo, requests: tuple[Request, ...], *, is_served: bool) -> Report:
     """Return the report of a run. However long its log is, only its end is read."""
     id, state = info.id, await load(store, info.id)
     steps = (await load_steps(store, id, StepRange(limit=STEPS, backwards=True)))[::-1]
@@ -105,6 +109,8 @@ async def report(store: Store, info: RunInfo, requests: tuple[Request, ...]) -> 
         steps=tuple(await infos_of(store, steps)),
         earlier_steps=steps[0].number - 1 if steps else 0,
         requests=requests,
+        is_served=is_served,
+        failed_steps=state.counters.steps_failed,
         decisions=tuple(map(chosen_of, state.decisions)),
         timeline=tuple(timeline_of(steps, view)),
         error=await ErrorRecords(store).last(state),

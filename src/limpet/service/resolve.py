@@ -60,7 +60,9 @@ async def find_run(store: Store, given: str) -> RunRow:
     first = min(found, key=lambda row: len(row.id), default=None)
     if first is not None and all(row is first or row.id.startswith(f"{first.id}.") for row in found):
         return first  # The others are named after it.
-    raise suggest(NotFound(what="run", id=given), [row.id for row in found] or await _similar_runs(store, given))
+    fix = "Pass more of the id: several runs begin with this." if found else ""
+    known = [row.id for row in found] or await _similar_runs(store, given)
+    raise suggest(NotFound(what="run", id=given, fix=fix), known)
 
 
 async def find_conversation(store: Store, given: str) -> str:

@@ -148,7 +148,7 @@ def one_line(body: Mapping[str, Any]) -> str:
 
 def _members(body: Mapping[str, Any]) -> Iterator[str]:
     if "number" in body and body["number"] is not None:
-        tries = f"/{body['attempt']}" if body.get("attempt", 1) > 1 else ""
+        tries = f", attempt {body['attempt']}" if body.get("attempt", 1) > 1 else ""
         yield f"{'turn' if 'loop' in body else 'step'} {body['number']}{tries}"
     for name, value in body.items():
         if name not in HIDDEN_FIELDS and value not in (None, "", {}, [], False):

@@ -49,7 +49,7 @@ def test_show_prints_a_failed_run(url: str) -> None:
     assert "last error (step 1): ValueError: dust is not for sale\n" in said
     assert re.search(r"shop\.py:\d+ in shop_price\s+raise ValueError\(", said)
     assert re.search(r"^  handled +failed the run *$", said, re.MULTILINE)
-    assert said.endswith("next: limpet resume order-1\n")
+    assert said.endswith("next: limpet resume order-1  (after fixing the cause: calls shop_price again)\n")
 
 
 def test_show_prints_the_request_of_a_waiting_run(url: str) -> None:
@@ -57,7 +57,8 @@ def test_show_prints_the_request_of_a_waiting_run(url: str) -> None:
     said = limpet("show", "lett").stdout
     [request] = limpet_json("show", "letter-1")["requests"]
     assert f"asks Which colour? [red | blue]\n     {request['id']}, to sales\n" in said
-    assert said.endswith(f"next: limpet answer {request['id']}\n")
+    assert f"\nnext: limpet answer {request['id']}\n" in said
+    assert said.endswith("next: limpet worker MODULE:ATTRIBUTE  (no live worker would continue the run)\n")
 
 
 def test_json_of_a_run_has_the_documented_fields(url: str) -> None:
@@ -82,7 +83,7 @@ def test_commands_suggested_by_show_work(url: str) -> None:
     [second] = limpet_json("show", "letter-1")["requests"]
     said = limpet("show", "letter-1").stdout
     assert f"shop_mail(receipt='ann')\n     {second['id']}" in said
-    assert said.endswith(f"next: limpet approve {second['id']}\nnext: limpet reject {second['id']} --because …\n")
+    assert f"\nnext: limpet approve {second['id']}\nnext: limpet reject {second['id']} --because …\n" in said
     assert limpet("reject", second["id"], "--because", "too red").exit_code == 0
     again = limpet("approve", second["id"])
     assert (again.exit_code, "[already_answered]" in again.stderr) == (1, True)
@@ -95,9 +96,11 @@ def test_commands_suggested_by_show_work(url: str) -> None:
 
 @pytest.mark.parametrize(("given", "meant"), [("order", "order-2, order-1"), ("odrer-1", "order-1, order-2")])
 def test_an_unknown_run_id_suggests_similar_ids(url: str, given: str, meant: str) -> None:
-    """Also an ambiguous prefix."""
+    """Also an ambiguous prefix, which is called so."""
     done = limpet("show", given)
-    why = f"No run '{given}'. Correct the id, or pass the right store with --url or LIMPET_URL. Did you mean {meant}?"
+    ambiguous, unknown = "Pass more of the id: several runs begin with this.", "Correct the id, or pass the right store"
+    fix = ambiguous if given == "order" else f"{unknown} with --url or LIMPET_URL."
+    why = f"No run '{given}'. {fix} Did you mean {meant}?"
     assert (done.exit_code, done.stderr) == (1, f"error: {why} [not_found]\n")
     assert "Did you mean" not in limpet("show", "zzz").stderr
 

@@ -66,7 +66,7 @@ def test_show_prints_status_attempts_error_and_next_command(store: str) -> None:
         "last error (step 2): ValueError: kaputt",
     ):
         assert each in said
-    assert said.endswith("next: limpet resume page-1\n")
+    assert "\nnext: limpet resume page-1  (after fixing the cause: calls " in said
 
 
 @pytest.mark.parametrize("columns", [120, 80, 60, 40])

@@ -369,7 +369,7 @@ class ApprovalGate:
 
     def _flag(self, pressure: tuple[str, ...]) -> bool:
         """Raise flags for limits that are near, and return whether one of them is new."""
-        detail = "80% of this limit is used up"
+        detail = "with this step, at least 80% of the limit is used up"
         raised = [self._x.raise_flag(f"budget pressure: {limit}", detail) for limit in pressure]
         return any(raised)
 

@@ -1,6 +1,6 @@
 """Inspect runs: lists, reports, steps, events, states, differences, prompts and artifacts."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ import msgspec
 
 from limpet.arguments import checked
 from limpet.context.slice import ContextSlice
-from limpet.engine.execution.views import EventView, RunInfo, RunInput, Status
+from limpet.engine.execution.views import EventView, Request, RunInfo, RunInput, Status
 from limpet.engine.run.artifacts import read_whole
 from limpet.errors import InvalidArgument
 from limpet.events import Payload
@@ -52,6 +52,9 @@ __all__ = ["Inspection"]
 # Prefix of the names of built-in agents.
 OWN = "limpet."
 Size = Annotated[int | None, Param(ge=1, le=MAX_INTEGER, description="Maximum size of the result.", examples=[2000])]
+
+# Levels of called runs whose requests a report shows.
+CALLED = 5
 
 
 @checked
@@ -103,9 +106,19 @@ class Inspection(AppCore):
     @query("/runs/{run}", example="ticket-42")
     async def show(self, run: RunId, /) -> Report:
         """Show a report of one run: its status, its last steps, what it waits for, and its last error."""
-        info = await self._info(run)
-        rows = await self.store.requests(RequestFilter(run=run))
-        return await report(self.store, info, tuple([await request_of(self.store, row) for row in rows]))
+        info, workers = await self._info(run), await self._live_workers()
+        requests = tuple([each async for each in self._requests(info)])
+        is_served = info.version in workers.served.get(info.agent, ())
+        return await report(self.store, info, requests, is_served=is_served)
+
+    async def _requests(self, info: RunInfo, levels: int = CALLED) -> AsyncIterator[Request]:
+        """Yield the open requests of a run, then those of the runs that it waits for."""
+        for row in await self.store.requests(RequestFilter(run=info.id)):
+            yield await request_of(self.store, row)
+        for wait in info.waits_for if levels else ():
+            if wait.what == "run":
+                async for each in self._requests(await self._info(wait.key), levels - 1):
+                    yield each
 
     @query("/runs/{run}/input", example="ticket-42")
     async def input(self, run: RunId, /) -> RunInput:
