@@ -1,6 +1,6 @@
 """Differences between two points of a run: what happened, step by step with its causes, and how the state changed."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
@@ -8,7 +8,7 @@ from limpet.events import AnyBody, Event, Payload
 from limpet.events import bodies as b
 from limpet.service.moments import Point, point, state_after, used_by, used_text
 from limpet.service.steps import StepInfo, call_text, describe_failure, describe_step, plain_value, short, some_steps
-from limpet.service.views import load_values
+from limpet.service.views import load_payloads, load_values
 from limpet.state import AgentState, RunState, step_of
 from limpet.state.patch import describe_patch
 from limpet.state.patch import diff as patch_between
@@ -64,7 +64,7 @@ async def diff(store: Store, run: str, one: Point, other: Point) -> Diff:
     first, second = await point(store, run, one), await point(store, run, other)
     before, after = await state_after(store, run, first), await state_after(store, run, second)
     since, until = min(first, second), max(first, second)
-    log = [each async for each in _events(store, run, max(since, until - MOST), until)]
+    log = await _events(store, run, max(since, until - MOST), until)
     numbers = {step for _, body in log if (step := step_of(body))}
     steps = {step.number: step for step in await some_steps(store, run, numbers, upto=until)}
     opened = await _requests(store, run, log)
@@ -98,10 +98,9 @@ def state_changes(before: AgentState, after: AgentState) -> list[ChangeInfo]:
     return [ChangeInfo(**each._asdict()) for each in describe_patch(before, patch_between(before, after))]
 
 
-async def _events(store: Store, run: str, since: int, until: int) -> AsyncIterator[tuple[Event, AnyBody]]:
+async def _events(store: Store, run: str, since: int, until: int) -> list[tuple[Event, AnyBody]]:
     events = [event async for event in store.log(run, after=since, upto=until)]
-    for each in zip(events, await load_values(store, [store.decode(event) for event in events]), strict=True):
-        yield each
+    return list(zip(events, await load_values(store, [store.decode(event) for event in events]), strict=True))
 
 
 async def _requests(
@@ -117,9 +116,8 @@ async def _requests(
                 body = store.decode(event)
                 assert isinstance(body, b.RequestOpened)
                 found[row.id] = body
-    args = await store.unpack_all([body.args for body in found.values() if body.args is not None])
-    given = dict(zip((id for id, body in found.items() if body.args is not None), args, strict=True))
-    return {id: (body, given.get(id, {})) for id, body in found.items()}
+    args = map(plain_value, await load_payloads(store, [body.args for body in found.values()]))
+    return {id: (body, given or {}) for (id, body), given in zip(found.items(), args, strict=True)}
 
 
 def _totals(before: RunState, after: RunState) -> Iterator[ChangeInfo]:
@@ -269,11 +267,9 @@ def _asked(body: b.RequestOpened, requests: Requests) -> str:
 def _answered(body: b.RequestAnswered, requests: Requests) -> str:
     opened, args = requests.get(body.request, (None, {}))
     what = body.request if opened is None else opened.tool or f"“{opened.question}”"
-    edits = plain_value(body.args) if body.args is not None else {}
+    edits = plain_value(body.args) if body.args is not None and body.args.is_inline else {}
     changed = [
-        f"{name}={value!r} instead of {args.get(name)!r}"
-        for name, value in edits.items()
-        if isinstance(edits, dict) and args.get(name) != value
+        f"{name}={value!r} instead of {args.get(name)!r}" for name, value in edits.items() if args.get(name) != value
     ]
     answer = "" if body.answer is None else f": {_value(body.answer)}"
     because = f", because {body.because}" if body.because else ""

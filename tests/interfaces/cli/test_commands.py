@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import limpet as package
 from limpet import sync
 from limpet.service import json_views
 from tests.interfaces.cli.run_cli import LIMPET, limpet, limpet_json, lines, until_parked
@@ -208,3 +209,28 @@ def test_a_run_is_exported_loaded_and_verified_in_another_store(url: str, tmp_pa
     assert (gone.exit_code, "[tampered]" in gone.stderr) == (1, True)
     assert limpet("load", str(heads), "--url", other).exit_code == 1
     assert limpet("export", "nothing", str(bundle)).exit_code == 1
+
+
+def test_state_and_diff_hide_credentials(tmp_path: Path) -> None:
+    """In facts, arguments, results, answers and comparisons."""
+    secret = f"ghp_{'a1B2' * 9}"
+
+    @package.tool(effect="none", name="credential_read")
+    async def read(token: str) -> str:
+        return token
+
+    @package.agent(name="credential_reader")
+    async def reader(run: package.Run, token: str) -> None:
+        await run.patch(facts={"token": await run.step(read, token)})
+        await run.decide("Which?", choose=token, over=[token], because=token)
+        await run.ask(f"Is {token} right?", default=True, expires="1us")
+
+    url = f"sqlite:///{tmp_path}/secret.db"
+    with sync.open(url, agents=[reader]) as app:
+        for run in ("one", "two"):
+            app.run(reader, secret if run == "one" else "none", id=run)
+    for words in (["state", "one"], ["diff", "one"], ["diff", "one", "1"], ["compare", "one", "two"], ["steps", "one"]):
+        for more in ([], ["--json"]):
+            done = limpet(*words, *more, "--url", url)
+            assert (done.exit_code, secret in done.stdout) == (0, False), (words, done.stdout)
+            assert "credential_read" in done.stdout or words[0] == "compare"
