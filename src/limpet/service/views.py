@@ -54,7 +54,9 @@ HIDDEN_FIELDS = frozenset(
 # Maximum length of a run's input and output in its report.
 MAX_TEXT = 300
 # Fields of a failure that are not shown on one line.
-HIDDEN_IN_FAILURES = frozenset({"mro", "traceback"})
+HIDDEN_IN_FAILURES = frozenset({"code", "facts", "mro", "traceback"})
+# Fields that are shown first on one line, since its end may be cut.
+FIRST_FIELDS = ("tool", "args", "output", "failure", "decision", "by", "because", "question", "chosen", "reason")
 # Fields in microseconds since 1970.
 TIMES = frozenset({"deadline", "expires", "retry_at", "stale_at", "start_at", "timeout_at", "wake"})
 
@@ -150,7 +152,8 @@ def _members(body: Mapping[str, Any]) -> Iterator[str]:
     if "number" in body and body["number"] is not None:
         tries = f", attempt {body['attempt']}" if body.get("attempt", 1) > 1 else ""
         yield f"{'turn' if 'loop' in body else 'step'} {body['number']}{tries}"
-    for name, value in body.items():
+    for name in sorted(body, key=lambda each: FIRST_FIELDS.index(each) if each in FIRST_FIELDS else len(FIRST_FIELDS)):
+        value = body[name]
         if name not in HIDDEN_FIELDS and value not in (None, "", {}, [], False):
             yield f"{name}={format_time(value) if name in TIMES else _brief(value)}"
 
@@ -161,10 +164,11 @@ def _brief(value: Any) -> str:
     if isinstance(value, dict) and "blob" in value:
         return f"({value.get('bytes', 0)} bytes)"
     if isinstance(value, dict):
+        is_failure = "type" in value and not value.keys().isdisjoint(("message", "mro", "traceback"))
         shown = {
             name: each
             for name, each in value.items()
-            if name not in HIDDEN_IN_FAILURES and each not in (None, "", {}, [])
+            if not (is_failure and name in HIDDEN_IN_FAILURES) and each not in (None, "", {}, [])
         }
         return "{" + ", ".join(f"{name}: {_brief(each)}" for name, each in shown.items()) + "}"
     if isinstance(value, list):

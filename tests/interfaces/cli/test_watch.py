@@ -32,7 +32,7 @@ def test_log_prints_one_line_per_event_or_json(url: str) -> None:
         events = app.log("order-1")
     assert [line.split()[0] for line in said] == [str(each.seq) for each in events]
     assert [line.split()[4] for line in said] == [each.kind for each in events]
-    assert "step 1 name=price/shop_price#1 tool=shop_price args={item: dust} effect=none" in said[4]
+    assert "step 1 tool=shop_price args={item: dust} name=price/shop_price#1 effect=none" in said[4]
     assert "message: 'dust is not for sale'" in said[5]
     found = [json.loads(line) for line in limpet("log", "order-1", "--json", "--after", "2").stdout.splitlines()]
     assert found == as_json(events[2:])

@@ -12,12 +12,14 @@ from limpet.service.views import MAX_LINE, one_line
 @pytest.mark.parametrize(
     ("body", "line"),
     [
-        ({"name": "flaky#1", "number": 3, "attempt": 2, "tool": "flaky"}, "step 3/2 name=flaky#1 tool=flaky"),
+        ({"name": "flaky#1", "number": 3, "attempt": 2, "tool": "flaky"}, "step 3, attempt 2 tool=flaky name=flaky#1"),
         ({"retry_at": 1_700_000_000_000_000, "key": "r:step_1"}, "retry_at=2023-11-14 22:13:20 UTC"),
         ({"patch": {"facts": [{"key": "name", "value": "x y"}]}}, "patch={facts: [{key: name, value: 'x y'}]}"),
         ({"options": {"json": ["none", "in full", 3]}}, "options=[none, 'in full', 3]"),
         ({"args": {"json": {"wake": 7, "digest": "d", "schema": 1}}}, "args={wake: 7, digest: d, schema: 1}"),
         ({"failure": {"type": "E", "mro": ["E"], "traceback": "…"}}, "failure={type: E}"),
+        ({"failure": {"type": "E", "message": "m", "code": "c", "facts": {"a": 1}}}, "failure={type: E, message: m}"),
+        ({"via": "cli", "by": "ann", "decision": "rejected"}, "decision=rejected by=ann via=cli"),
         ({"output": {"blob": "ab", "bytes": 12}}, "output=(12 bytes)"),
         ({"digest": "d", "because": "", "pinned": False}, ""),
     ],
