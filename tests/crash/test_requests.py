@@ -388,7 +388,8 @@ async def test_a_request_can_be_answered_a_day_after_all_processes_were_killed(h
             (2, "people_look", "completed"),
         ]
         assert [(made.chosen, made.because) for made in context.decisions] == [('"whole"', "it arrived broken")]
-        assert (context.facts, context.spent["steps"], context.earlier_steps) == ({"customer": '"ann"'}, 2, 0)
+        [fact] = context.facts
+        assert (fact.key, fact.value, context.spent["steps"], context.earlier_steps) == ("customer", '"ann"', 2, 0)
         assert [choice.answer for choice in context.choices] == ["approve", "approve with other arguments", "reject"]
         await harness.serve_once(app, run, DAY)
         await check_patient(harness, app, run)

@@ -1,7 +1,7 @@
 """Everything that can happen to a request, in every order and every state of its run: one decision or none.
 
 The first answer is final, and later ones get an error that names it. No effect happens twice or without approval. When
-the faults stop, every run ends or waits for what its log shows. Runs about 300 orders, or all with `--full`.
+the faults stop, every run ends or waits for what its log shows. Runs about 150 orders, or all with `--full`.
 """
 
 import os
@@ -20,7 +20,7 @@ from tests.behaviour.requests.event_orders import OUTCOMES, Case, Kind, State, T
 
 SEED = int(os.environ.get("LIMPET_SEED", "1"))
 GROUPS = [*product(get_args(Kind), get_args(State))]
-EACH = -(-300 // len(GROUPS))
+EACH = -(-150 // len(GROUPS))
 REACHED: dict[tuple[Kind, State], set[str]] = {}
 """Outcomes reached by each group."""
 
@@ -47,7 +47,7 @@ async def run_cases(cases: list[Case], backend: Callable[[Clock], Backend], *, a
 
 @pytest.mark.parametrize(("kind", "state"), GROUPS)
 async def test_requests_are_decided_once_in_every_order_of_events(kind: Kind, state: State, full: bool) -> None:
-    """All orders with `--full`, otherwise twelve per kind and state."""
+    """All orders with `--full`, otherwise six per kind and state."""
     cases = all_cases([(kind, state)])
     outcomes = await run_cases(cases if full else choose(cases, EACH), backend_of("memory:"), apart=True)
     REACHED[kind, state] = set(outcomes)

@@ -228,7 +228,7 @@ def normalised(answer: Answer) -> Answer:
     """Return the result as JSON without values that differ each time: times, generated ids and worker names."""
     text = json.dumps(_without(json.loads(msgspec.json.encode(answer))), sort_keys=True)
     text = re.sub(r"\b1[0-9]{15}\b|[0-9-]{10}T[0-9:.]{15}Z", "0", text)
-    text = re.sub(r"[0-9-]{10} [0-9:]{8} UTC|[0-9.e-]+ s of work", "0", text)
+    text = re.sub(r"[0-9-]{10} [0-9:]{8} UTC|[0-9.e-]+ s active", "0", text)
     text = re.sub(r"\b(w-)?0[0-9a-z]{25}\b", "id", text)
     return json.loads(re.sub(r"\b[0-9a-f]{64}\b", "hash", text))
 
