@@ -127,8 +127,8 @@ def check(words: Sequence[str], code: int, error: str, says: str, done: Any) -> 
 
 
 @pytest.mark.parametrize(("typed", "code", "error", "says"), WRONG, ids=[each[0] for each in WRONG])
-def test_bad_input_is_refused_and_changes_nothing(  # noqa: PLR0913 - one case of the table, and fixtures
-    url: str, files: Path, typed: str, code: int, error: str, says: str, monkeypatch: pytest.MonkeyPatch
+def test_bad_input_is_refused_and_changes_nothing(
+    url: str, files: Path, monkeypatch: pytest.MonkeyPatch, *, typed: str, code: int, error: str, says: str
 ) -> None:
     """The error is a line of text, and an object with --json."""
     monkeypatch.setenv("LIMPET_PATIENCE", "100ms")  # for the store that does not exist
