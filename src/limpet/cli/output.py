@@ -11,6 +11,8 @@ import typer
 
 from limpet.redaction import hide_secrets, hide_secrets_in
 from limpet.service.json_values import as_json
+from limpet.service.operation import bounded
+from limpet.service.page import Page
 from limpet.service.progress import report_progress_to
 from limpet.times import format_time
 
@@ -57,9 +59,8 @@ WIDE = 10_000
 
 
 def print_json(value: Any) -> None:
-    """Print a value as indented JSON."""
-    plain = hide_secrets_in(as_json(value))
-    typer.echo(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode())
+    """Print a value as indented JSON, of limited size."""
+    print_data(bounded(hide_secrets_in(as_json(value)), is_page=isinstance(value, Page)))
 
 
 def print_data(plain: Any) -> None:

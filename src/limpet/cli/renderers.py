@@ -11,7 +11,7 @@ from limpet.context.slice import ContextSlice, SliceMessage
 from limpet.engine.execution.views import EventView, Request, RunInfo, RunInput, Status
 from limpet.engine.run.conversation import Message
 from limpet.events import Fact
-from limpet.redaction import hide_secrets, hide_secrets_in
+from limpet.redaction import hide_secrets_in
 from limpet.service import App
 from limpet.service.conversations import ConversationInfo, SessionInfo
 from limpet.service.error_records import ErrorInfo, frame_at
@@ -45,7 +45,7 @@ def _table(row: Callable[[Any, datetime], Mapping[str, str]], layout: TableLayou
 
 
 def _text(found: Any, _: datetime, __: Arguments) -> None:
-    print_text(hide_secrets(str(found)))
+    print_text(str(found))
 
 
 def _event(each: EventView, now: datetime) -> dict[str, str]:
