@@ -88,7 +88,7 @@ from limpet.errors import (
     WrongState,
     WrongUsage,
 )
-from limpet.events import Artifact
+from limpet.events import Artifact, Fact, OpenQuestion, PlanItem, RiskFlag, StatePatch
 from limpet.llm.loop import Compaction
 from limpet.llm.model import Model
 from limpet.policy.escalation import Escalate
@@ -103,12 +103,14 @@ from limpet.service.page import Page
 from limpet.service.prompts import PromptView
 from limpet.service.steps import StepInfo
 from limpet.service.webhooks import Webhook, is_genuine
+from limpet.state import AgentState
 from limpet.stores import Store
 from limpet.stores.cipher import MasterKeys
 
 __all__ = [
     "Agent",
     "AgentFailed",
+    "AgentState",
     "AlreadyAnswered",
     "App",
     "Approvals",
@@ -135,6 +137,7 @@ __all__ = [
     "Expired",
     "External",
     "ExtraMissing",
+    "Fact",
     "FileFailed",
     "HandedOff",
     "Handle",
@@ -163,10 +166,12 @@ __all__ = [
     "NotRecorded",
     "NotResumable",
     "NotStubbed",
+    "OpenQuestion",
     "OutcomeUnknown",
     "OutputUnavailable",
     "Page",
     "Permanent",
+    "PlanItem",
     "Point",
     "Principal",
     "PromptView",
@@ -176,6 +181,7 @@ __all__ = [
     "Retry",
     "RetryAfter",
     "Retryable",
+    "RiskFlag",
     "Run",
     "RunCancelled",
     "RunFailed",
@@ -185,6 +191,7 @@ __all__ = [
     "Stale",
     "StaleServer",
     "State",
+    "StatePatch",
     "StepFailed",
     "StepInfo",
     "Store",

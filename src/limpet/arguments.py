@@ -98,7 +98,8 @@ def _finders(fn: Callable[..., Any]) -> tuple[tuple[str, ...], str | None, dict[
     for each in inspect.signature(fn).parameters.values():
         if each.kind is each.VAR_KEYWORD:
             [more] = get_args(hints.pop(each.name, None)) or [None]
-            hints |= get_type_hints(more) if is_typeddict(more) else {}
+            options = get_origin(more) or more  # a TypedDict, perhaps a generic one
+            hints |= get_type_hints(options) if is_typeddict(options) else {}
         elif each.kind is each.VAR_POSITIONAL:
             rest = each.name
         elif each.kind is not each.KEYWORD_ONLY:

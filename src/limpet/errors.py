@@ -519,8 +519,8 @@ class BudgetExceeded(LimpetError):
     code = "budget_exceeded"
     _summary = "Budget exceeded: {limit} is {allowed}, and with the next step the usage would be {wanted}."
     _hint = (
-        'Set a larger {limit} in Budget(...), or exhausted="ask" so that a person can extend it, and start a new run: '
-        "a run keeps the budget that it was started with."
+        "Run `limpet extend RUN --budget {limit}=N` with a larger N, then `limpet resume RUN`. For new runs, set a "
+        'larger {limit} in Budget(...), or exhausted="ask" so that a person can extend it.'
     )
 
     def _shown(self) -> dict[str, object]:
@@ -535,7 +535,10 @@ class DeadlineExceeded(LimpetError):
     """By the store's clock, in microseconds since 1970."""
     code = "deadline_exceeded"
     _summary = "The run passed its deadline, {deadline}."
-    _hint = "Set a later deadline= on the agent and start a new run."
+    _hint = (
+        "Run `limpet extend RUN --deadline 2h`, then `limpet resume RUN`. For new runs, set a longer deadline= on the "
+        "agent."
+    )
 
     def _shown(self) -> dict[str, object]:
         return {**self.facts, "deadline": format_time(self.deadline)}

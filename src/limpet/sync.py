@@ -259,9 +259,11 @@ class App:
     # Control runs
 
     resume = _blocking_handle(AsyncApp.resume)
+    extend = _blocking(AsyncApp.extend)
     pause = _blocking(AsyncApp.pause)
     cancel = _blocking(AsyncApp.cancel)
     signal = _blocking(AsyncApp.signal)
+    patch = _blocking(AsyncApp.patch)
 
     # Conversations
 

@@ -21,7 +21,7 @@ from limpet.stores.conformance.suite import contract, created
 from limpet.stores.postgres import migrate as on_postgres
 from limpet.stores.sql_files import scripts
 from limpet.stores.sqlite import migrate as on_sqlite
-from limpet.stores.writes import INDEXED
+from limpet.stores.writes import DERIVED
 from tests.crash.jobs import open_and_die, open_only
 from tests.crash.processes import Child, start_all
 from tests.servers.postgres import drop_schema
@@ -147,7 +147,7 @@ async def write_old_run(url: str, version: int) -> tuple[RunRow, list[Event]]:
     async with open_store("memory:") as store:
         row, _ = await store.create("r1", created(), actor="test")
         events = await store.read("r1")
-    since = {"origin": 3, "origin_at": 3, "alone": 4}
+    since = {"origin": 3, "origin_at": 3, "alone": 4, "deadline": 6}
     names = [name for name in RunRow.__struct_fields__ if name != "number"]
     values = dict(zip(names, columns(row), strict=True))
     there = {name: value for name, value in values.items() if since.get(name, 1) <= version}
@@ -191,7 +191,7 @@ async def make_store(url: str, version: int) -> None:
     with only_migrations(version):
         async with open_store(unprepared):
             pass
-    execute(url, f"DELETE FROM {{meta}} WHERE name = '{INDEXED}'")  # Older versions did not index steps.
+    execute(url, f"DELETE FROM {{meta}} WHERE name = '{DERIVED}'")  # Older versions did not derive all columns.
 
 
 async def opened_schema(url: str) -> object:

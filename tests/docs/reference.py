@@ -134,7 +134,10 @@ PUBLIC = {
         "agent", "tool", "external", "llm_agent", "Agent", "Tool", "External", "Model", "Budget", "Approvals",
         "Escalate", "Retry", "Compaction", "Duration", "versioned",
     ),
-    "In agent code": ("Run", "Turn", "State", "Message", "Artifact", "Secret", "ContextSlice"),
+    "In agent code": ("Run", "Turn", "State", "Message", "Secret", "ContextSlice"),
+    "The working state": (
+        "AgentState", "StatePatch", "Fact", "PlanItem", "OpenQuestion", "Artifact", "RiskFlag",
+    ),
     "In tools": ("current", "Call", "idempotency_key", "Done", "NotApplied", "Permanent", "RetryAfter", "retry"),
     "Runs and requests": (
         "Handle", "RunInfo", "StepInfo", "EventView", "Request", "Page", "Principal", "Webhook", "is_genuine",

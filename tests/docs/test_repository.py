@@ -13,7 +13,7 @@ import pytest
 import limpet
 from limpet.events import KINDS
 from limpet.service.operation import operations_of
-from limpet.state import from_json
+from limpet.state import AgentState
 from limpet.stores.conformance import TOPICS, behaviours
 from tests.docs.reference import PAGES
 
@@ -80,7 +80,7 @@ def test_snippets_parse_and_links_exist(page: Path) -> None:
     for snippet in blocks(page, "python"):
         compile(snippet, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     for snippet in blocks(page, "json"):
-        assert from_json(snippet).goal
+        assert AgentState.from_json(snippet).goal
     for link in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
         assert (page.parent / link).exists(), link
 

@@ -21,7 +21,6 @@ from limpet.events.parts import (
     Constraints,
     Fact,
     Failure,
-    HumanInTheLoop,
     Limits,
     Lineage,
     PlanItem,
@@ -51,7 +50,7 @@ def story() -> list[tuple[AnyBody, int]]:
     """Return every kind of event of a run's log, with its fence."""
     patch = StatePatch(
         goal="settle o-1",
-        constraints=Constraints(human_in_the_loop=HumanInTheLoop(required_for_risk_levels=("external_action",))),
+        constraints=Constraints(human_in_the_loop={"required_for_risk_levels": ["external_action"]}),
         budget=Limits(max_steps=20, max_wall_time_ms=300_000, max_llm_tokens=200_000, max_cost=1.5),
         plan=(PlanItem(item="look"), PlanItem(item="refund")),
         facts=(Fact(key="cents", value=Raw(b"4900"), source="fetch_order", step=1),),
@@ -120,6 +119,8 @@ def story() -> list[tuple[AnyBody, int]]:
         b.AgentReturned(command="c4", run="c1", outcome="failed", failure=FAILURE, spent=Spent(steps=2, tokens=5)),
         b.SignalReceived(command="c5", signal="user", value=inline("hi"), by="ann"),
         b.BudgetExtended(command="c6", by="cfo", limits=Limits(max_steps=40)),
+        b.DeadlineExtended(command="c10", by="cfo", deadline=1_900_000_000_000_000, because="the bank is slow"),
+        b.PatchReceived(command="c11", by="ann", patch=StatePatch(goal="Refund the order")),
         b.PauseRequested(command="c7", by="ann"),
         b.CancelRequested(command="c8", reason="enough", by="ann"),
     ]

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_overloads, get_type_hints
+from typing import Any, NamedTuple, get_args, get_origin, get_overloads, get_type_hints
 
 import pytest
 
@@ -139,9 +139,31 @@ VERBS: Mapping[str, tuple[Example, ...]] = {
                 "questions": ["why?"],
                 "answered": {"old?": "yes"},
                 "flags": ["angry"],
+                "lower": ["old"],
+                "discard": [],
                 "data": {"seen": 1},
+                "budget": limpet.Budget(max_steps=90),
+                "constraints": {"region": "eu"},
                 "source": "shop",
                 "retract": ["known"],
+                "derived_from": ["other"],
+            },
+        ),
+    ),
+    "signal": (Example({"run": "other", "name": "go", "value": "x"}),),
+    "send_patch": (
+        Example(
+            {"run": "other"},
+            {
+                "goal": "settle it",
+                "facts": {"price": 5},
+                "plan": ["look"],
+                "questions": ["why?"],
+                "answered": {},
+                "flags": ["angry"],
+                "lower": [],
+                "source": "shop",
+                "retract": [],
                 "derived_from": ["other"],
             },
         ),
@@ -181,7 +203,7 @@ def parameters(kind: type, name: str) -> set[str]:
         signature = inspect.signature(each).parameters.values()
         found |= {p.name for p in signature if p.kind is not p.VAR_KEYWORD}
         for more in (p.annotation for p in signature if p.kind is p.VAR_KEYWORD):
-            found |= {name for kind in get_args(more) for name in get_type_hints(kind)}
+            found |= {name for kind in get_args(more) for name in get_type_hints(get_origin(kind) or kind)}
     return found - {"self", "kwargs"}
 
 
@@ -210,7 +232,7 @@ CASES: dict[str, tuple[Case, Outcome]] = {}
 async def caller(run: Run, case: str) -> str:
     """Make a wrong call, and continue."""
     (_, _, args, kwargs), outcome = CASES[case][0], CASES[case][1]
-    await run.patch(facts={"known": 1, "other": 2}, questions=["old?"])
+    await run.patch(facts={"known": 1, "other": 2}, questions=["old?"], flags=["old"])
     try:
         await perform(getattr(run, CASES[case][0].verb)(*args, **kwargs))
     except Exception as error:
@@ -286,7 +308,12 @@ async def read_all(app: App, run: str) -> None:
 # Commands
 
 
-@limpet.agent(name="law_world", approvals=limpet.Approvals("external_action"))
+@limpet.agent(
+    name="law_world",
+    approvals=limpet.Approvals("external_action"),
+    budget=limpet.Budget(max_steps=20),
+    deadline="1h",
+)
 async def world(run: Run, part: str) -> str:
     """Bring the run into the state that the input names."""
     await run.patch(goal="stand", facts={"part": part})
@@ -372,7 +399,9 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
             {"run": "done"},
             {
                 "at": 1,
+                "budget": {"max_steps": 50},
                 "by": "ann",
+                "deadline": "2h",
                 "effects": "stub",
                 "id": None,
                 "input": "asking",
@@ -385,6 +414,18 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
         ),
         Example({"run": "done"}, {"seq": 3}),
     ),
+    "extend": (
+        Example(
+            {"run": "hearing"},
+            {
+                "budget": {"max_steps": 50},
+                "deadline": "2h",
+                "because": "it is slow",
+                "by": "ann",
+                "command_id": None,
+            },
+        ),
+    ),
     "get": (Example({"run": "done", "agent": world}),),
     "grants": (Example({"run": "granted"}),),
     "inbox": (Example({}, {"older_than": "1us", "risk": None, "run": None, "to": "ann", "limit": 5, "cursor": None}),),
@@ -396,6 +437,25 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     "prompt": (Example({"run": "done"}, {"step": 1}),),
     "once": (Example({"key": "k-1", "fn": nothing}),),
     "open": (),
+    "patch": (
+        Example(
+            {"run": "hearing"},
+            {
+                "goal": "settle it",
+                "facts": {"price": 5},
+                "plan": ["look"],
+                "questions": ["why?"],
+                "answered": {},
+                "flags": ["angry"],
+                "lower": [],
+                "source": "shop",
+                "retract": [],
+                "derived_from": ["other"],
+                "by": "ann",
+                "command_id": None,
+            },
+        ),
+    ),
     "pause": (Example({"run": "hearing"}, {"reason": "later", "by": "ann", "command_id": None}),),
     "prune": (
         Example(
@@ -429,7 +489,13 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
                 "user": "u",
                 "conversation": None,
                 "labels": {"a": "b"},
+                "state": {"goal": "stand"},
+                "goal": "settle it",
+                "facts": {"price": 5},
+                "plan": ["look"],
                 "constraints": None,
+                "budget": {"max_steps": 50},
+                "deadline": "2h",
                 "quiet": True,
             },
         ),
@@ -450,7 +516,13 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
                 "user": "u",
                 "conversation": "talk",
                 "labels": {"a": "b"},
+                "state": {"goal": "stand"},
+                "goal": "settle it",
+                "facts": {"price": 5},
+                "plan": ["look"],
                 "constraints": {},
+                "budget": {"max_steps": 50},
+                "deadline": "2h",
                 "at": "1s",
             },
         ),

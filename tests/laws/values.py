@@ -8,7 +8,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from limpet.events import KINDS, Artifact, Constraints, Fact, HumanInTheLoop, Limits, Payload, canonical, inline
+from limpet.events import KINDS, Artifact, Constraints, Fact, Limits, Payload, canonical, inline
 from limpet.state import AgentState
 
 __all__ = ["agent_states", "bodies", "json_values", "of_type", "payloads"]
@@ -42,12 +42,13 @@ def of_type(hint: Any) -> st.SearchStrategy[Any]:
         return st.lists(of_type(args[0]), max_size=3).map(tuple)
     if origin is dict:
         return st.dictionaries(of_type(args[0]), of_type(args[1]), max_size=3)
-    if issubclass(hint, Struct) and hint is not Payload:
+    if isinstance(hint, type) and issubclass(hint, Struct) and hint is not Payload:
         return st.builds(hint, **{name: of_type(each) for name, each in get_type_hints(hint).items()})
     return _SIMPLE[hint]
 
 
 _SIMPLE: dict[Any, st.SearchStrategy[Any]] = {
+    Any: st.sampled_from([None, 1, "é", [True, {"a": 0.5}]]),
     NoneType: st.none(),
     UnsetType: st.just(UNSET),
     Raw: _raw,
@@ -68,7 +69,7 @@ _plans = st.sampled_from([plan for size in range(4) for plan in product(_lines, 
 _raws = [Raw(b"0"), Raw(b"null"), Raw(b'{"a":[1,2.5]}'), Raw('"é"'.encode())]
 _datas: list[Raw | UnsetType] = [UNSET, *_raws]
 _details = st.integers(0, 63)
-_constraints = st.sampled_from([None, Constraints(), Constraints(human_in_the_loop=HumanInTheLoop())])
+_constraints = st.sampled_from([None, Constraints(), Constraints(human_in_the_loop={}), Constraints(region="eu")])
 _budgets = st.sampled_from([None, Limits(), Limits(max_steps=0), Limits(max_cost=0.5, exhausted="ask")])
 
 
@@ -86,11 +87,13 @@ def agent_states(draw: st.DrawFn) -> AgentState:
         known_facts=tuple(
             Fact(key=key, value=_raws[(detail + ord(key)) % 4], source="user" * (detail // 32)) for key in draw(_lists)
         ),
-        open_questions=draw(_lists),
+        open_questions=(questions := draw(_lists)),
+        question_steps={each: detail for each in questions if (detail >> ord(each) % 4) & 1},
         artifacts=tuple(
             Artifact(artifact_id=key, type="t", summary="s", bytes=(detail >> place) & 1)
             for place, key in enumerate(draw(_lists))
         ),
-        risk_flags=draw(_lists),
+        risk_flags=(flags := draw(_lists)),
+        risk_details={each: "why" for each in flags if (detail >> ord(each) % 4) & 1},
         data=draw(st.sampled_from(_datas)),
     )

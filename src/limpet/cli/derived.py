@@ -156,8 +156,9 @@ def _kind_of(hint: Any) -> Any:
 
 
 def _is_pairs(hint: Any) -> bool:
-    """Return whether a type holds texts by name, which the command line takes as NAME=VALUE."""
-    return dict[str, str] in (hint, *get_args(hint))
+    """Return whether a type holds simple values by name, which the command line takes as NAME=VALUE."""
+    mappings = [each for each in (hint, *get_args(hint)) if get_origin(each) is dict]
+    return any(Any not in get_args(each) and get_args(each)[0] is str for each in mappings)
 
 
 def _parsed(operation: Operation, name: str, value: Any) -> Any:

@@ -131,7 +131,7 @@ def brief(
         input=_input(state, ends),
         why=_why(opened, state),
         choices=_choices(opened),
-        if_unanswered=_if_unanswered(opened),
+        if_unanswered=_if_unanswered(opened, state.deadline),
         goal=hide_secrets(working.goal),
         steps=tuple(_step(step) for step in steps[-STEPS:]),
         earlier_steps=max(state.position.step - len(steps[-STEPS:]), 0),
@@ -337,8 +337,8 @@ def _answers(opened: b.RequestOpened) -> tuple[Choice, ...]:
     return (Choice(answer="an answer that matches the schema", effect="The agent continues with it."),)
 
 
-def _if_unanswered(opened: b.RequestOpened) -> str:
-    if opened.expires is None:
+def _if_unanswered(opened: b.RequestOpened, deadline: int | None) -> str:
+    if opened.expires is None and deadline is None:
         return "The request stays open until a person decides."
     if opened.escalate:
         return f"The request then goes to {', then '.join(opened.escalate)}."

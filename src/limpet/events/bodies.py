@@ -287,6 +287,8 @@ class StatePatched(Body, frozen=True, kw_only=True):
     """Index of the plan's current or next item after the patch; None if all are done."""
     items: int | None = None
     """Number of items in the plan after the patch; None if the patch does not concern the plan."""
+    event: int | None = None
+    """Sequence of the event with which the patch arrived, if it came from outside."""
 
 
 class ArtifactStored(Body, frozen=True, kw_only=True):
@@ -443,6 +445,12 @@ class SignalReceived(Command, frozen=True, kw_only=True):
     value: Payload
 
 
+class PatchReceived(Command, frozen=True, kw_only=True):
+    """A patch of the working state was sent to the run, which applies it at its next turn."""
+
+    patch: StatePatch
+
+
 class TimerSet(Body, frozen=True, kw_only=True):
     """The run set a timer."""
 
@@ -565,10 +573,17 @@ class BudgetReserved(Body, frozen=True, kw_only=True):
 
 
 class BudgetExtended(Command, frozen=True, kw_only=True):
-    """A person or client extended the budget."""
+    """A person or client extended the budget. Lower limits, or limits that the run does not have, have no effect."""
 
     by: str
     limits: Limits
+    because: str = ""
+
+
+class DeadlineExtended(Command, frozen=True, kw_only=True):
+    """A person or client extended the deadline. An earlier one, or one for a run without a deadline, has no effect."""
+
+    deadline: int
     because: str = ""
 
 

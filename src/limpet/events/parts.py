@@ -1,8 +1,8 @@
 """Structs that events consist of: failures, usage, waits, and changes of state."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, convert
 
 from limpet.events.values import Payload, check_finite
 
@@ -15,15 +15,18 @@ __all__ = [
     "HumanInTheLoop",
     "Limits",
     "Lineage",
+    "OpenQuestion",
     "Outside",
     "Part",
     "PlanItem",
     "PlanStatus",
     "Revision",
+    "RiskFlag",
     "Seen",
     "Spent",
     "StatePatch",
     "Wait",
+    "approval_levels",
 ]
 
 
@@ -89,10 +92,14 @@ class HumanInTheLoop(Part, frozen=True, kw_only=True):
     required_for_risk_levels: tuple[str, ...] = ()
 
 
-class Constraints(Part, frozen=True, kw_only=True):
-    """Restrictions on what the agent may do without a person."""
+Constraints = dict[str, Any]
+"""Restrictions on the agent, as JSON: `human_in_the_loop` is enforced, the others are the user's own."""
 
-    human_in_the_loop: HumanInTheLoop | None = None
+
+def approval_levels(constraints: Constraints | None) -> tuple[str, ...]:
+    """Return the risk levels that need a person. Raises msgspec.ValidationError if `human_in_the_loop` is invalid."""
+    found = (constraints or {}).get("human_in_the_loop")
+    return () if found is None else convert(found, HumanInTheLoop).required_for_risk_levels
 
 
 class Seen(Part, frozen=True, kw_only=True):
@@ -160,6 +167,20 @@ class Fact(Part, frozen=True, kw_only=True):
     """Keys of the facts that it was derived from."""
 
 
+class OpenQuestion(Part, frozen=True, kw_only=True):
+    """A question that the agent has not answered yet, and the step after which it was asked."""
+
+    question: str
+    step: int | None = None
+
+
+class RiskFlag(Part, frozen=True, kw_only=True):
+    """Something that people should see: its name, such as `budget_pressure`, and a detail."""
+
+    flag: str
+    detail: str = ""
+
+
 class Artifact(Part, frozen=True, kw_only=True):
     """A large value that is stored separately: its type, summary and size, and the step that stored it."""
 
@@ -186,12 +207,16 @@ class StatePatch(Part, frozen=True, kw_only=True):
     facts: tuple[Fact, ...] = ()
     retract: tuple[str, ...] = ()
     questions: tuple[str, ...] = ()
+    question_steps: dict[str, int] = {}
+    """The step after which each question was asked, where it is known."""
     answered: dict[str, str] = {}
     """Closed questions with their answers, which may be empty."""
     artifacts: tuple[Artifact, ...] = ()
     discard: tuple[str, ...] = ()
     """Artifacts to remove from the state. Their content stays stored."""
     flags: tuple[str, ...] = ()
+    details: dict[str, str] = {}
+    """Details of some of the flags."""
     lower: tuple[str, ...] = ()
     """Flags to remove."""
     data: Raw | UnsetType = UNSET

@@ -47,6 +47,7 @@ AnyBody = (
     | b.AgentCalled
     | b.AgentReturned
     | b.SignalReceived
+    | b.PatchReceived
     | b.TimerSet
     | b.WaitOpened
     | b.WaitEnded
@@ -55,6 +56,7 @@ AnyBody = (
     | b.ExternalInvalidated
     | b.BudgetReserved
     | b.BudgetExtended
+    | b.DeadlineExtended
     | b.CancelRequested
     | b.PauseRequested
     | b.ResumeRequested
@@ -178,8 +180,8 @@ def _refused(error: Exception) -> str:
 _CREATOR, _OWNER, _COMMAND, _STORE, _SPEAKER = WrittenBy
 
 KINDS = (
-    Kind("run.created", 3, b.RunCreated, _CREATOR),
-    Kind("run.forked", 3, b.RunForked, _CREATOR),
+    Kind("run.created", 4, b.RunCreated, _CREATOR),
+    Kind("run.forked", 4, b.RunForked, _CREATOR),
     Kind("run.claimed", 2, b.RunClaimed, _STORE),
     Kind("run.released", 2, b.RunReleased, _STORE),
     Kind("run.waiting", 1, b.RunWaiting, _OWNER),
@@ -194,7 +196,7 @@ KINDS = (
     Kind("step.unknown", 1, b.StepUnknown, _OWNER),
     Kind("step.resolved", 1, b.StepResolved, _OWNER),
     Kind("decision.made", 1, b.DecisionMade, _OWNER),
-    Kind("state.patched", 2, b.StatePatched, _OWNER),
+    Kind("state.patched", 3, b.StatePatched, _OWNER),
     Kind("artifact.stored", 1, b.ArtifactStored, _OWNER),
     Kind("value.recorded", 1, b.ValueRecorded, _OWNER),
     Kind("version.chosen", 1, b.VersionChosen, _OWNER),
@@ -207,6 +209,7 @@ KINDS = (
     Kind("agent.called", 1, b.AgentCalled, _OWNER),
     Kind("agent.returned", 2, b.AgentReturned, _COMMAND),
     Kind("signal.received", 2, b.SignalReceived, _COMMAND),
+    Kind("patch.received", 1, b.PatchReceived, _COMMAND),
     Kind("timer.set", 1, b.TimerSet, _OWNER),
     Kind("wait.opened", 1, b.WaitOpened, _OWNER),
     Kind("wait.ended", 1, b.WaitEnded, _OWNER),
@@ -215,6 +218,7 @@ KINDS = (
     Kind("external.invalidated", 1, b.ExternalInvalidated, _OWNER),
     Kind("budget.reserved", 1, b.BudgetReserved, _OWNER),
     Kind("budget.extended", 2, b.BudgetExtended, _COMMAND),
+    Kind("deadline.extended", 1, b.DeadlineExtended, _COMMAND),
     Kind("cancel.requested", 2, b.CancelRequested, _COMMAND),
     Kind("pause.requested", 2, b.PauseRequested, _COMMAND),
     Kind("resume.requested", 2, b.ResumeRequested, _COMMAND),
@@ -242,10 +246,13 @@ UPCASTS: Upcasts = {
     ("step.started", 1): _unchanged,  # version 2 adds `made_up`
     ("step.started", 2): _unchanged,  # version 3 adds `granted_by` and `item`
     ("state.patched", 1): _unchanged,  # version 2 adds `item` and `items`
+    ("state.patched", 2): _unchanged,  # version 3 adds `event`, and `question_steps` and `details` in its patch
     ("run.claimed", 1): _unchanged,  # version 2 adds `alone`
     ("run.released", 1): _unchanged,  # version 2 adds `retry_at` and `fruitless`
     ("run.created", 2): _unchanged,  # version 3 adds `by` and `via`
     ("run.forked", 2): _unchanged,  # version 3 adds `by` and `via`
+    ("run.created", 3): _unchanged,  # version 4 adds `question_steps` and `details` in its patch
+    ("run.forked", 3): _unchanged,  # version 4 adds `question_steps` and `details` in its patch
     ("run.cancelled", 1): _unchanged,  # version 2 adds `via`
     ("message.added", 1): _unchanged,  # version 2 adds `by` and `via`
     ("signal.received", 1): _unchanged,  # version 2 adds `via`

@@ -374,7 +374,7 @@ def _check_types(bodies: Sequence[AnyBody], legs: Sequence[Leg] = ()) -> None:
         check_leg(leg)
 
 
-_CHANGING = (b.StatePatched, b.ArtifactStored, b.RiskFlagged)
+_CHANGING = (b.StatePatched, b.ArtifactStored, b.RiskFlagged, b.BudgetExtended)
 
 
 def _look_ahead(working: Working, body: AnyBody) -> AnyBody:
@@ -390,7 +390,7 @@ def _look_ahead(working: Working, body: AnyBody) -> AnyBody:
         case b.ArtifactStored():
             working.put_stored(body)
         case b.RiskFlagged():
-            working.flag(body.flag)
+            working.flag(body.flag, body.detail)
         case _:
             pass
     return body

@@ -19,7 +19,7 @@ log = logging.getLogger("limpet")
 
 # Incremented whenever the same log gives another RunState, or a learner learns something else from it. Snapshots of
 # other versions are ignored, also by `verify`.
-VERSION = 4
+VERSION = 5
 SHORT_LOG = 4
 
 

@@ -125,7 +125,7 @@ Usable = Tool[..., Any, Any] | Agent[Any, Any] | External[..., Any] | Toolbox
 
 
 def _max_shown(run: Run[Any]) -> int:
-    limits = run.execution.journal.fold.working.budget
+    limits = run.execution.journal.working.budget
     return (limits and limits.max_artifact_bytes_in_context) or MAX_SHOWN
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from limpet.arguments import defining
 from limpet.clock import Duration, microseconds
 from limpet.errors import DefinitionError
-from limpet.events import Constraints
+from limpet.events import Constraints, approval_levels
 from limpet.state.run import Grant
 
 __all__ = ["Approvals", "AskPerson", "Free", "decide"]
@@ -70,8 +70,7 @@ def decide(
 ) -> Free | AskPerson:
     """Decide whether a tool with this risk may start. Without a risk it may, unless `always` is set."""
     approvals = approvals or _NO_APPROVALS
-    loop = constraints.human_in_the_loop if constraints else None
-    required = approvals.risks | frozenset(loop.required_for_risk_levels if loop else ())
+    required = approvals.risks | frozenset(approval_levels(constraints))
     if not always and (risk is None or risk not in required):
         return Free()
     for grant in grants:

@@ -7,12 +7,9 @@ from copy import copy
 from datetime import datetime
 from typing import Annotated, Any, Self, TypedDict, TypeVar, Unpack, overload
 
-import msgspec
-from msgspec import UNSET
-
 from limpet.arguments import checked
 from limpet.clock import Duration, microseconds, to_microseconds
-from limpet.engine.definitions.agents import Agent, check_agent
+from limpet.engine.definitions.agents import Agent, Budget, check_agent
 from limpet.engine.definitions.contracts import find_agent, save_contracts
 from limpet.engine.execution.failures import hint_of
 from limpet.engine.execution.handle import Handle, Result
@@ -23,7 +20,6 @@ from limpet.engine.run.conversation import CHAT
 from limpet.engine.worker.change_listener import GONE, ChangeListener, Subscription
 from limpet.engine.worker.worker import Worker
 from limpet.errors import (
-    ContractError,
     InvalidArgument,
     NoStore,
     NotDone,
@@ -31,7 +27,7 @@ from limpet.errors import (
     RunCancelled,
     RunFailed,
 )
-from limpet.events import Constraints, Event, Payload, StatePatch
+from limpet.events import Event, Payload
 from limpet.events import bodies as b
 from limpet.ids import check_id
 from limpet.service.api.all_runs import AllRuns
@@ -42,6 +38,7 @@ from limpet.service.api.inspection import Inspection
 from limpet.service.api.messages import Messages
 from limpet.service.api.requests import Requests
 from limpet.service.api.storage import Storage
+from limpet.service.initial_state import GivenState, initial_patch
 from limpet.service.notifier import notifier
 from limpet.service.once import agent_of, create_once
 from limpet.service.operation import InDoors, Param, Resource, command
@@ -49,7 +46,7 @@ from limpet.service.resolve import run_of, suggest_agent
 from limpet.service.settings import Settings
 from limpet.service.views import Ended, event_views, read_end
 from limpet.service.wait_notices import WaitNotices
-from limpet.state import ENDED
+from limpet.state import ENDED, AgentState
 from limpet.stores import Appended, Create, Store, Taken
 from limpet.stores.api.logs import LogPosition
 from limpet.stores.blobs import INLINE, MESSAGE_INLINE, Blob
@@ -75,12 +72,37 @@ class RunOptions(TypedDict, total=False):
     labels: Annotated[
         Mapping[str, str] | None, Param(description="Labels to attach.", flag="label"), InDoors(dict[str, str] | None)
     ]
-    constraints: Annotated[
-        Mapping[str, Any] | None,
-        Param(description="Restrictions on what the agent may do."),
+    state: Annotated[
+        AgentState | Mapping[str, Any] | None,
+        Param(description="Working state to start with, as JSON."),
         InDoors(dict[str, Any] | None),
     ]
-    """Restrictions on what the agent may do without a person, such as `human_in_the_loop`."""
+    """The working state to start with: an `AgentState`, or its JSON. The options below add to it."""
+    goal: Annotated[str | None, Param(description="Goal of the run.")]
+    facts: Annotated[
+        Mapping[str, Any] | None,
+        Param(description="Facts that the agent knows, by key."),
+        InDoors(dict[str, Any] | None),
+    ]
+    plan: Annotated[Sequence[str] | None, Param(description="Items of the plan."), InDoors(list[str] | None)]
+    constraints: Annotated[
+        Mapping[str, Any] | None,
+        Param(description="Restrictions on the agent. human_in_the_loop is enforced."),
+        InDoors(dict[str, Any] | None),
+    ]
+    """Restrictions on the agent. `human_in_the_loop` is enforced; the others are your own, for the agent to read."""
+    budget: Annotated[
+        Budget | Mapping[str, Any] | None,
+        Param(description="Limits: max_steps, max_cost, ….", examples=[{"max_steps": 40}]),
+        InDoors(dict[str, int | float | str] | None),
+    ]
+    """Limits of this run, which replace those of its agent."""
+    deadline: Annotated[
+        datetime | Duration | None,
+        Param(description="Maximum time until the run ends, such as 2h.", examples=["2h"]),
+        InDoors(str | None),
+    ]
+    """A datetime with a time zone, or the time from the run's start. It replaces the agent's deadline."""
     by: By
     """Who starts the run, which is recorded."""
 
@@ -263,17 +285,27 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
         redaction = self.store.redaction
         plain = redaction.value(plain)
         packed, blobs = self.store.pack(plain, inline=MESSAGE_INLINE if how.get("conversation") else INLINE)
-        begins = await self._start_time(how.get("at"))
-        deadline = known.rules.deadline
+        at = how.get("at")
+        begins = None if at is None else await self._time_of(at, "at")
+        sender = self._principal(how.get("by")).sender
+        given = GivenState(
+            how.get("state"),
+            how.get("goal"),
+            how.get("facts"),
+            how.get("plan"),
+            how.get("constraints"),
+            how.get("budget"),
+            sender["by"] or "start",
+        )
         more = {name: how.get(name) for name in ("session", "user", "conversation")}
         body = creation(
             known,
             packed,
-            deadline=None if deadline is None else (begins or self._time.now()) + deadline,
-            initial=_initial(known, how.get("constraints")),
+            deadline=self._deadline(how.get("deadline"), known, begins or self._time.now()),
+            initial=initial_patch(known, given, redaction),
             more={
                 **more,
-                **self._principal(how.get("by")).sender,
+                **sender,
                 "labels": redaction.value(dict(how.get("labels") or {})),
                 "start_at": begins,
             },
@@ -289,6 +321,13 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
         if self._worker_loop is not None:
             self._worker_loop.wake()
         return Handle(self, run, known)
+
+    def _deadline(self, given: datetime | Duration | None, agent: Agent[Any, Any], begins: int) -> int | None:
+        """Return the deadline of a new run: the given one, else its agent's."""
+        if isinstance(given, datetime):
+            return to_microseconds(given, "deadline")
+        limit = agent.rules.deadline if given is None else microseconds(given)
+        return None if limit is None else begins + limit
 
     async def _find_agent(self, name: str) -> Agent[Any, Any]:
         try:
@@ -321,13 +360,6 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
                 return
             if isinstance(done, Appended):
                 return
-
-    async def _start_time(self, at: datetime | Duration | None) -> int | None:
-        if at is None:
-            return None
-        if isinstance(at, datetime):
-            return to_microseconds(at, "at")
-        return await self.store.now() + microseconds(at)
 
     @overload
     async def get(self, run: str, agent: Agent[Any, Out], /) -> Handle[Out]: ...
@@ -453,15 +485,3 @@ def _run_failed(run: str, failed: b.RunFailed, *, is_recorded: bool) -> RunFaile
     if is_recorded and failure.traceback:
         error.add_note(f"The traceback, as it was recorded:\n{failure.traceback.rstrip()}")
     return error
-
-
-def _initial(agent: Agent[Any, Any], constraints: Mapping[str, Any] | None) -> StatePatch | None:
-    """Return the initial state of a run: its budget and constraints."""
-    limits = agent.rules.budget
-    if limits is None and constraints is None:
-        return None
-    try:
-        bound = UNSET if constraints is None else msgspec.convert(dict(constraints), Constraints)
-    except msgspec.ValidationError as error:
-        raise ContractError(agent=agent.name, what="constraints", reason=str(error)) from error
-    return StatePatch(budget=UNSET if limits is None else limits, constraints=bound)

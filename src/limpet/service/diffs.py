@@ -153,7 +153,7 @@ def _happened(
             yield replace(change, text=short(change.text) if change.part != "step" else change.text)
 
 
-def _of_event(event: Event, body: AnyBody, requests: Requests) -> ChangeInfo | None:  # noqa: C901, PLR0912 - one match over all kinds
+def _of_event(event: Event, body: AnyBody, requests: Requests) -> ChangeInfo | None:  # noqa: C901, PLR0912, PLR0915 - one match over all kinds
     match body:
         case b.RunCreated():
             return _change("run", event.run, "created", f"run {event.run} of {body.agent} was created")
@@ -217,7 +217,12 @@ def _of_event(event: Event, body: AnyBody, requests: Requests) -> ChangeInfo | N
         case b.ExternalInvalidated():
             return _change("source", body.source, "stale", f"what was read from {body.source} is stale")
         case b.BudgetExtended():
-            return _change("command", "budget", "extended", f"{body.by} extended the budget: {body.because}")
+            return _change("command", "budget", "extended", _extended(body, "the budget"))
+        case b.DeadlineExtended():
+            text = _extended(body, f"the deadline to {format_time(body.deadline)}")
+            return _change("command", "deadline", body.deadline, text)
+        case b.PatchReceived():
+            return _change("command", "patch", "sent", f"{_by(body.by)}sent a patch for the next turn")
         case b.CancelRequested():
             return _change("command", "cancel", body.reason, f"{_by(body.by)}asked to cancel: {body.reason}")
         case b.PauseRequested():
@@ -253,6 +258,10 @@ def _change(part: str, key: str, after: Any, text: str) -> ChangeInfo:
 
 def _by(name: str) -> str:
     return f"{name} " if name else ""
+
+
+def _extended(body: b.BudgetExtended | b.DeadlineExtended, what: str) -> str:
+    return f"{_by(body.by)}extended {what}{f': {body.because}' if body.because else ''}"
 
 
 def _value(payload: Payload | None) -> str:

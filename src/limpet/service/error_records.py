@@ -36,7 +36,7 @@ SEARCHED = 200
 # Errors of a step that has its own records.
 STEP_ERRORS = ("step_failed", "outcome_unknown")
 # Names of calls that refuse a step.
-_REFUSING = re.compile(r"/(approval|budget|refused|stale)#\d+$")
+_REFUSING = re.compile(r"/(approval|budget|refused|stale|late)#\d+$")
 # Events that the code of a run causes: it has continued.
 _CONTINUED = (
     b.StepStarted,
@@ -151,7 +151,7 @@ class ErrorRecords:
             case b.RunFailed() if not _is_passed_on(body):
                 return await self._of_run(run, event, body)
             case b.ValueRecorded() | b.RequestAnswered() | b.RequestExpired():
-                refusal = await self.refusal(body)
+                refusal = await self.refusal(event, body)
                 return None if refusal is None else await self._of_refusal(run, event, body, refusal)
             case _:
                 return None
@@ -288,14 +288,14 @@ class ErrorRecords:
 
     # Refusals
 
-    async def refusal(self, body: AnyBody) -> Refusal | None:
+    async def refusal(self, event: Event, body: AnyBody) -> Refusal | None:
         """Return the refusal of a step that an event records: out-of-date data, no budget, or no approval."""
         match body:
             case b.ValueRecorded():
                 return refusal_in(body)
             case b.RequestAnswered(decision="rejected") | b.RequestExpired(outcome="raised"):
                 opened = await self._request(body.request)
-                return None if opened is None or opened.number is None else _undecided(opened, opened.number, body)
+                return None if opened is None or opened.number is None else _undecided(opened, event, body)
             case _:
                 return None
 
@@ -366,15 +366,16 @@ def _is_because(ended: b.RunFailed, number: int | None, names: tuple[str, ...]) 
     return by_name or (number is not None and _number_in(ended) == number)
 
 
-def _undecided(opened: b.RequestOpened, number: int, body: b.RequestAnswered | b.RequestExpired) -> Refusal:
+def _undecided(opened: b.RequestOpened, event: Event, body: b.RequestAnswered | b.RequestExpired) -> Refusal:
     """Return the refusal of a step that a person rejected, or did not decide in time."""
+    number = opened.number or 0
     name, args = opened.name.rpartition("/")[0], opened.args.value() if opened.args is not None else None
     if opened.kind == "budget":
         return Refusal(BudgetExceeded(**(args or {}), fix=AFTER_REFUSAL), name, "", number, None)
     tool = opened.tool or ""
     if isinstance(body, b.RequestAnswered):
         return Refusal(rejection(tool, number, body), name, tool, number, args)
-    expired = Expired(request=opened.request, expired_at=opened.expires or 0, fix=AFTER_EXPIRY)
+    expired = Expired(request=opened.request, expired_at=opened.expires or event.time, fix=AFTER_EXPIRY)
     return Refusal(expired, name, tool, number, args)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from limpet.engine.approvals.refusals import refusal_in
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.tools import Tool, find_tool
 from limpet.engine.definitions.types import codec_of
@@ -19,13 +20,14 @@ from limpet.engine.replay.learned import Learned
 from limpet.engine.run.conversation import conversation_of
 from limpet.engine.run.working_state import StateChange
 from limpet.errors import InvalidArgument, InvalidValue
-from limpet.events import Effects, Outside, Payload, PlanItem, StatePatch, digest
+from limpet.events import AnyBody, Effects, Limits, Outside, Payload, StatePatch, digest
 from limpet.events import bodies as b
 from limpet.ids import LONGEST_ID, check_id
 from limpet.journal import load_whole
 from limpet.journal.steps import no_step
 from limpet.redaction import Redaction
 from limpet.service.conversations import last_message_at
+from limpet.service.initial_state import with_limits
 from limpet.state import LogView, RunState, step_of
 from limpet.state.patch import Working
 from limpet.stores import Create, RunFilter, RunRow, Store, Taken
@@ -59,6 +61,10 @@ class ForkOptions:
     version: str | None = None
     input: Any = ...
     """A new input; an ellipsis keeps the old one."""
+    limits: Limits | None = None
+    """Limits that replace the run's."""
+    deadline: int | None = None
+    """Another deadline."""
     by: Principal
     """Who forks the run."""
 
@@ -79,8 +85,10 @@ async def plan_fork(
     body = b.RunForked(run=row.id, at=at, step=0, effects=options.effects, agent=state.agent, agent_version=version)
     memory.history.apply_fork(body)
     numbers = {record.number: record.name for record in memory.history.records.values() if record.number is not None}
-    patch = _patch(agent, options.patch, state.working.items, store.redaction)
     working = Working(state.working)
+    patch = _patch(agent, options.patch, working, store.redaction)
+    if options.limits is not None:
+        patch = replace(patch or StatePatch(), budget=with_limits(state.working.budget, options.limits))
     if patch is not None:
         working.apply(patch)
     known = working.freeze()
@@ -105,7 +113,7 @@ async def plan_fork(
         agent_version=version,
         patch=patch,
         results=results,
-        deadline=_deadline(agent, state, now),
+        deadline=options.deadline or _deadline(agent, state, now),
         user=state.user,
         session=state.session,
         conversation=state.conversation,
@@ -161,10 +169,16 @@ async def _before(store: Store, row: RunRow, step: int) -> int:
     before = None
     while page := await store.read(row.id, before=before, limit=PAGE, backwards=True):
         for event in page:
-            if not event.kind.startswith(_TAIL):
+            if not event.kind.startswith(_TAIL) and not _is_refusal(store.decode(event), step):
                 return event.seq
         before = page[-1].seq
     return 1
+
+
+def _is_refusal(body: AnyBody, step: int) -> bool:
+    """Return whether an event records that this step was refused: the fork decides that again."""
+    refusal = refusal_in(body) if isinstance(body, b.ValueRecorded) else None
+    return refusal is not None and refusal.number == step
 
 
 async def _events_of(store: Store, run: str, steps: StepRange) -> list[tuple[int, int]]:
@@ -220,7 +234,7 @@ def _fork_id(run: str, number: int) -> str:
 
 
 def _patch(
-    agent: Agent[Any, Any] | None, given: Mapping[str, Any], plan: Sequence[PlanItem], redaction: Redaction
+    agent: Agent[Any, Any] | None, given: Mapping[str, Any], before: Working, redaction: Redaction
 ) -> StatePatch | None:
     """Return a state patch, given as for `run.patch`."""
     if not given:
@@ -233,7 +247,7 @@ def _patch(
         change["data"] = _plain(change["data"])
         if agent is not None:
             agent.data_codec.load(change["data"])
-    patch = StateChange(**change, source="fork").patch(_JSON, None, plan, redaction)
+    patch = StateChange(**change, source="fork").patch(_JSON, None, before, redaction)
     return patch if agent is None or "data" not in change else replace(patch, data_versions=agent.data_codec.versions)
 
 

@@ -176,7 +176,7 @@ class Queries:
                 return None  # the run failed, and was resumed: the step is found where it first started
             [info] = await infos_of(self._store, [step])
             return _Call(info, await self._args(step.args))
-        refusal = await self._records.refusal(body)
+        refusal = await self._records.refusal(event, body)
         if refusal is None or refusal.number is None or not refusal.tool or tool not in (None, refusal.tool):
             return None
         return _Call(_refused(event, refusal, refusal.number), refusal.args)

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UnsetType
 from msgspec.structs import asdict, replace
 
+from limpet.clock import earliest
 from limpet.context.brief import ENDS, STEPS, brief
 from limpet.engine.execution.views import EventView as Shown
 from limpet.engine.execution.views import PositionInfo, Request, RunInfo, Status, WaitsFor
@@ -111,8 +112,8 @@ def not_a_run(id: str) -> InvalidArgument:
 async def read_end(store: Store, run: str) -> tuple[Event, Ended] | None:
     """Return the event with which a run ended, or None if it has not.
 
-    The end is the last event of its log, except that a failed run can still receive an extended budget or the result of
-    a run that it called.
+    The end is the last event of its log, except that the budget and deadline of a failed run can be extended, and a run
+    that it called can return.
     """
     before = None
     while page := await store.read(run, before=before, limit=1, backwards=True):
@@ -121,7 +122,7 @@ async def read_end(store: Store, run: str) -> tuple[Event, Ended] | None:
             return page[0], body
         if isinstance(body, CONVERSATION_EVENTS):
             raise not_a_run(run)
-        if not isinstance(body, b.AgentReturned | b.BudgetExtended):
+        if not isinstance(body, b.AgentReturned | b.BudgetExtended | b.DeadlineExtended):
             return None
         before = page[0].seq
     raise NotFound(what="run", id=run)
@@ -251,7 +252,7 @@ async def request_of(store: Store, row: RequestRow) -> Request:
         schema=await value(opened.schema),
         risk=opened.risk,
         opened=to_datetime(row.opened),
-        expires=to_datetime_or_none(row.expires),
+        expires=to_datetime_or_none(earliest(row.expires, (await store.get(row.run)).deadline)),
         digest=row.digest,
         context=brief(state, steps[::-1], opened, await _ends(store, state.input)),
     )

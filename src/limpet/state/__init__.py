@@ -1,6 +1,6 @@
 """The state of a run, computed from its log, and the agent's working state in it. Pure: no clock, no I/O."""
 
-from limpet.state.agent import AgentState, from_json, to_json
+from limpet.state.agent import AgentState
 from limpet.state.derivation import derived, outdated
 from limpet.state.fold import Fold, fold
 from limpet.state.log_view import LogView, StepView, step_of
@@ -24,9 +24,7 @@ __all__ = [
     "describe_patch",
     "diff",
     "fold",
-    "from_json",
     "outdated",
     "step_of",
     "task_record",
-    "to_json",
 ]

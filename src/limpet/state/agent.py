@@ -4,17 +4,30 @@ use.
 `plan` is a list of strings, with `plan_status` beside it. `data` is the user's own state, kept as raw JSON.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from limpet.errors import InvalidValue
-from limpet.events import Artifact, Constraints, Fact, Limits, PlanItem, PlanStatus, parse
+from limpet.events import (
+    Artifact,
+    Constraints,
+    Fact,
+    Limits,
+    OpenQuestion,
+    PlanItem,
+    PlanStatus,
+    RiskFlag,
+    approval_levels,
+    canonical,
+    parse,
+)
 from limpet.events.parts import Part
 from limpet.events.values import encode
 
-__all__ = ["NO_DATA", "AgentState", "current_item", "from_json", "to_json"]
+__all__ = ["NO_DATA", "AgentState", "check_constraints", "current_item"]
 
 
 NO_DATA = Raw(b"{}")
@@ -31,12 +44,40 @@ class AgentState(Part, frozen=True, kw_only=True):
     """One status per item of the plan; omitted while all are pending."""
     known_facts: tuple[Fact, ...] = ()
     open_questions: tuple[str, ...] = ()
+    question_steps: dict[str, int] = {}
+    """The step after which a question was asked, where it is known."""
     artifacts: tuple[Artifact, ...] = ()
     risk_flags: tuple[str, ...] = ()
+    risk_details: dict[str, str] = {}
+    """Details of some of the flags."""
     data: Raw | UnsetType = UNSET
     """Omitted while empty."""
     data_versions: dict[str, int] = {}
     """Versions of the user's types in `data`, where they are not the first."""
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> "AgentState":
+        """Parse a state. Raises InvalidValue for unknown fields, and for a state that no patch could produce."""
+        try:
+            state = msgspec.json.decode(encode(parse(data)), type=cls)  # Encoding again makes raw values canonical.
+        except msgspec.ValidationError as error:
+            reason, _, path = str(error).partition(" - at `$")
+            raise InvalidValue(path=f"${path.rstrip('`')}", reason=reason) from error
+        _check(state)
+        return msgspec.structs.replace(
+            state,
+            plan_status=state.plan_status if set(state.plan_status) - {"pending"} else (),
+            data=UNSET if state.data == NO_DATA else state.data,
+        )
+
+    def to_json(self) -> bytes:
+        """Return the state as JSON, without fields that are empty."""
+        return encode(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the state as plain JSON values, without fields that are empty."""
+        plain: dict[str, Any] = msgspec.json.decode(encode(self))
+        return plain
 
     @property
     def items(self) -> tuple[PlanItem, ...]:
@@ -48,38 +89,19 @@ class AgentState(Part, frozen=True, kw_only=True):
         )
 
     @property
+    def questions(self) -> tuple[OpenQuestion, ...]:
+        """The open questions, each with its step."""
+        return tuple(OpenQuestion(question=each, step=self.question_steps.get(each)) for each in self.open_questions)
+
+    @property
+    def flags(self) -> tuple[RiskFlag, ...]:
+        """The risk flags, each with its detail."""
+        return tuple(RiskFlag(flag=each, detail=self.risk_details.get(each, "")) for each in self.risk_flags)
+
+    @property
     def position(self) -> int | None:
         """Index of the plan's current or next item, from 0; None if there is none."""
         return current_item([item.status for item in self.items])
-
-
-_decoder = msgspec.json.Decoder(AgentState)
-
-
-def to_json(state: AgentState) -> bytes:
-    """Return the state as JSON."""
-    return encode(state)
-
-
-def from_json(data: bytes | str) -> AgentState:
-    """Parse a state from JSON. Raises InvalidValue for unknown fields, and for a state that no patch could produce."""
-    try:
-        state = _decoder.decode(encode(parse(data)))  # Encoding again makes raw values canonical.
-    except msgspec.ValidationError as error:
-        raise InvalidValue(path="$", reason=str(error)) from error
-    _check_list("known_facts", [fact.key for fact in state.known_facts])
-    _check_list("open_questions", state.open_questions)
-    _check_list("artifacts", [artifact.artifact_id for artifact in state.artifacts])
-    _check_list("risk_flags", state.risk_flags)
-    if any(artifact.bytes < 0 for artifact in state.artifacts):
-        raise InvalidValue(path="$.artifacts", reason="a size is negative")
-    if state.plan_status and len(state.plan_status) != len(state.plan):
-        raise InvalidValue(path="$.plan_status", reason="must have one status per item of the plan")
-    return msgspec.structs.replace(
-        state,
-        plan_status=state.plan_status if set(state.plan_status) - {"pending"} else (),
-        data=UNSET if state.data == NO_DATA else state.data,
-    )
 
 
 def current_item(statuses: Sequence[PlanStatus]) -> int | None:
@@ -88,6 +110,39 @@ def current_item(statuses: Sequence[PlanStatus]) -> int | None:
         if wanted in statuses:
             return statuses.index(wanted)
     return None
+
+
+def _check(state: AgentState) -> None:
+    """Raise InvalidValue for a state that no patch could produce."""
+    _check_list("known_facts", [fact.key for fact in state.known_facts])
+    _check_list("open_questions", state.open_questions)
+    _check_list("artifacts", [artifact.artifact_id for artifact in state.artifacts])
+    _check_list("risk_flags", state.risk_flags)
+    if any(artifact.bytes < 0 for artifact in state.artifacts):
+        raise InvalidValue(path="$.artifacts", reason="a size is negative")
+    _check_names("question_steps", state.question_steps, state.open_questions)
+    _check_names("risk_details", state.risk_details, state.risk_flags)
+    check_constraints(state.constraints)
+    if state.plan_status and len(state.plan_status) != len(state.plan):
+        raise InvalidValue(path="$.plan_status", reason="must have one status per item of the plan")
+
+
+def check_constraints(constraints: Constraints | None) -> None:
+    """Raise InvalidValue for constraints that cannot be stored, or whose `human_in_the_loop` is invalid."""
+    if constraints is None:
+        return
+    canonical(constraints)
+    try:
+        approval_levels(constraints)
+    except msgspec.ValidationError as error:
+        reason, _, path = str(error).partition(" - at `$")
+        raise InvalidValue(path=f"$.constraints.human_in_the_loop{path.rstrip('`')}", reason=reason) from error
+
+
+def _check_names(field: str, given: Collection[str], known: Collection[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise InvalidValue(path=f"$.{field}", reason=f"{name!r} is not in the list")
 
 
 def _check_list(field: str, keys: list[str] | tuple[str, ...]) -> None:

@@ -28,10 +28,12 @@ from limpet.state.run import (
     OpenRequest,
     OpenStep,
     Position,
+    ReceivedPatch,
     RunState,
     Signal,
     Status,
     TimedWait,
+    later,
     since,
 )
 
@@ -89,6 +91,7 @@ class Fold:
         self._turns, self._reads = dict(state.turns), dict(state.reads)
         self._item_start = state.item_start
         self._ages, self._last_read = dict(state.fact_ages), state.last_read
+        self._received = {each.seq: each for each in state.patches}
         self._commands = dict(state.commands)
         self._spent = asdict(state.spent)
         self._told = state.told
@@ -130,6 +133,7 @@ class Fold:
             item_start=self._item_start,
             fact_ages=dict(self._ages),
             last_read=self._last_read,
+            patches=tuple(self._received.values()),
             commands=dict(self._commands),
             spent=Spent(**self._spent),
             told=self._told,
@@ -212,6 +216,10 @@ class Fold:
         """Return whether a request is open."""
         return request in self._requests
 
+    def is_waiting(self, name: str) -> bool:
+        """Return whether a timer or a wait for a signal is open."""
+        return name in self._open_waits
+
     @property
     def children(self) -> tuple[Child, ...]:
         """Runs that were called and have not returned."""
@@ -248,7 +256,11 @@ class Fold:
                 self._step_resolved(body)
             case b.StatePatched():
                 self._patch(event, body.patch)
+                self._received.pop(body.event or 0, None)
                 self._count("patches")
+            case b.PatchReceived():
+                self._received[event.seq] = ReceivedPatch(seq=event.seq, patch=body.patch)
+                self._note(event, "patch", body)
             case b.DecisionMade():
                 self._decision_made(event, body)
             case b.TurnStarted():
@@ -278,7 +290,7 @@ class Fold:
             case b.ArtifactStored():
                 self._working.put_stored(body)
             case b.RiskFlagged():
-                self._working.flag(body.flag)
+                self._working.flag(body.flag, body.detail)
             case b.RequestOpened():
                 self._request_opened(event, body)
             case b.RequestAnswered():
@@ -314,6 +326,9 @@ class Fold:
                 self._budget_reserved(body)
             case b.BudgetExtended():
                 self._working.extend(body.limits)
+                self._note(event, "extend", body, body.because)
+            case b.DeadlineExtended():
+                self._base = replace(self._base, deadline=later(self._base.deadline, body.deadline))
                 self._note(event, "extend", body, body.because)
             case b.CancelRequested():
                 self._cancel = body.reason

@@ -306,6 +306,8 @@ class LogView:
                 | b.ExternalInvalidated()
                 | b.BudgetReserved()
                 | b.BudgetExtended()
+                | b.DeadlineExtended()
+                | b.PatchReceived()
                 | b.CancelRequested()
                 | b.PauseRequested()
                 | b.ConversationCreated()

@@ -3,14 +3,25 @@
 `Working` is the mutable form, so that a fold over many patches is linear. `apply` is the pure function around it.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from msgspec import UNSET, UnsetType, json, to_builtins
 from msgspec.structs import asdict, replace
 
 from limpet.errors import InvalidPatch
-from limpet.events import Artifact, Constraints, Fact, Limits, PlanItem, PlanStatus, Revision, StatePatch
+from limpet.events import (
+    Artifact,
+    Constraints,
+    Fact,
+    Limits,
+    OpenQuestion,
+    PlanItem,
+    PlanStatus,
+    Revision,
+    RiskFlag,
+    StatePatch,
+)
 from limpet.events.bodies import ArtifactStored
 from limpet.state.agent import NO_DATA, AgentState, current_item
 
@@ -40,9 +51,9 @@ class Working:
         self._budget = state.budget
         self._plan = list(state.items)
         self._facts = {fact.key: fact for fact in state.known_facts}
-        self._questions = dict.fromkeys(state.open_questions)
+        self._questions = {each.question: each for each in state.questions}
         self._artifacts = {artifact.artifact_id: artifact for artifact in state.artifacts}
-        self._flags = dict.fromkeys(state.risk_flags)
+        self._flags = {each.flag: each for each in state.flags}
         self._data, self._data_versions = state.data, state.data_versions
 
     def apply(self, patch: StatePatch) -> None:
@@ -52,9 +63,11 @@ class Working:
         for revision in patch.revise:
             self._plan[revision.index] = PlanItem(item=self._plan[revision.index].item, status=revision.status)
         _replace(self._facts, patch.retract, {fact.key: fact for fact in patch.facts})
-        _replace(self._questions, patch.answered, dict.fromkeys(patch.questions))
+        questions = {each: OpenQuestion(question=each, step=patch.question_steps.get(each)) for each in patch.questions}
+        _replace(self._questions, patch.answered, questions)
         _replace(self._artifacts, patch.discard, {artifact.artifact_id: artifact for artifact in patch.artifacts})
-        _replace(self._flags, patch.lower, dict.fromkeys(patch.flags))
+        flags = {each: RiskFlag(flag=each, detail=patch.details.get(each, "")) for each in patch.flags}
+        _replace(self._flags, patch.lower, flags)
 
     def put_stored(self, body: ArtifactStored) -> Artifact:
         """Add a stored artifact."""
@@ -64,18 +77,18 @@ class Working:
         _replace(self._artifacts, (), {artifact.artifact_id: artifact})
         return artifact
 
-    def flag(self, flag: str) -> None:
+    def flag(self, flag: str, detail: str) -> None:
         """Add a flag that a policy raised."""
-        _replace(self._flags, (), {flag: None})
+        _replace(self._flags, (), {flag: RiskFlag(flag=flag, detail=detail)})
 
-    def has_flag(self, flag: str) -> bool:
-        """Return whether a flag is set."""
-        return flag in self._flags
+    def flag_detail(self, flag: str) -> str | None:
+        """Return the detail of a flag, or None if it is not set."""
+        return self._flags[flag].detail if flag in self._flags else None
 
     def extend(self, limits: Limits) -> None:
-        """Set the limits that were extended. The others stay, and so does `exhausted`."""
-        new = {field: value for field, value in asdict(limits).items() if value is not None and field != "exhausted"}
-        self._budget = replace(self._budget or Limits(), **new)
+        """Raise the limits that were extended. The others stay, and so does `exhausted`."""
+        if self._budget is not None:
+            self._budget = extended(self._budget, limits)
 
     @property
     def facts(self) -> Collection[Fact]:
@@ -116,8 +129,10 @@ class Working:
             plan_status=_statuses(self._plan),
             known_facts=tuple(self._facts.values()),
             open_questions=tuple(self._questions),
+            question_steps={each.question: each.step for each in self._questions.values() if each.step is not None},
             artifacts=tuple(self._artifacts.values()),
             risk_flags=tuple(self._flags),
+            risk_details={each.flag: each.detail for each in self._flags.values() if each.detail},
             data=self._data,
             data_versions=self._data_versions,
         )
@@ -148,6 +163,32 @@ class Working:
             self._data_versions = {} if patch.data == NO_DATA else patch.data_versions
 
 
+def extended(budget: Limits, limits: Limits) -> Limits:
+    """Return a budget with some limits raised. It never gets lower, and gets no new limits."""
+    pairs = zip(asdict(budget).items(), asdict(limits).values(), strict=True)
+    raised = {field: max(old, new) for (field, old), new in pairs if field != "exhausted" and None not in (old, new)}
+    return replace(budget, **raised)
+
+
+def keep_statuses(before: Sequence[PlanItem], wanted: Sequence[str]) -> tuple[PlanItem, ...]:
+    """Return a new plan, in which items of the old one keep their status; of equal ones, in order."""
+    kept = list(before)
+    plan = []
+    for name in wanted:
+        item = next((each for each in kept if each.item == name), PlanItem(item=name))
+        if item in kept:
+            kept.remove(item)
+        plan.append(item)
+    return tuple(plan)
+
+
+def rebased(working: Working, patch: StatePatch) -> StatePatch:
+    """Return a patch from outside as it applies now: items of its plan keep the status that they have now."""
+    plan = patch.plan if isinstance(patch.plan, UnsetType) else tuple(each.item for each in patch.plan)
+    fitting = still_fits(working, patch)
+    return fitting if isinstance(plan, UnsetType) else replace(fitting, plan=keep_statuses(working.plan, plan))
+
+
 def still_fits(working: Working, patch: StatePatch) -> StatePatch:
     """Drop the parts of a patch whose targets no longer exist."""
     state = working.freeze()
@@ -164,9 +205,9 @@ def still_fits(working: Working, patch: StatePatch) -> StatePatch:
 def diff(before: AgentState, after: AgentState) -> StatePatch:
     """Return the patch from one state to the other: apply(before, diff(before, after)) == after."""
     gone_facts, facts = _changes({f.key: f for f in before.known_facts}, {f.key: f for f in after.known_facts})
-    closed, questions = _changes(dict.fromkeys(before.open_questions), dict.fromkeys(after.open_questions))
+    closed, questions = _changes(_by_question(before), _by_question(after))
     discard, artifacts = _changes(_by_id(before.artifacts), _by_id(after.artifacts))
-    lower, flags = _changes(dict.fromkeys(before.risk_flags), dict.fromkeys(after.risk_flags))
+    lower, flags = _changes(_by_flag(before), _by_flag(after))
     return StatePatch(
         goal=UNSET if before.goal == after.goal else after.goal,
         constraints=UNSET if before.constraints == after.constraints else after.constraints,
@@ -176,10 +217,12 @@ def diff(before: AgentState, after: AgentState) -> StatePatch:
         facts=tuple(facts.values()),
         retract=gone_facts,
         questions=tuple(questions),
+        question_steps={each.question: each.step for each in questions.values() if each.step is not None},
         answered=dict.fromkeys(closed, ""),
         artifacts=tuple(artifacts.values()),
         discard=discard,
         flags=tuple(flags),
+        details={each.flag: each.detail for each in flags.values() if each.detail},
         lower=lower,
         data=UNSET if _data(before) == _data(after) else after.data or NO_DATA,
         data_versions={} if _data(before) == _data(after) else after.data_versions,
@@ -279,6 +322,14 @@ def _value(fact: Fact) -> Any:
 
 def _by_id(artifacts: Iterable[Artifact]) -> dict[str, Artifact]:
     return {artifact.artifact_id: artifact for artifact in artifacts}
+
+
+def _by_question(state: AgentState) -> dict[str, OpenQuestion]:
+    return {each.question: each for each in state.questions}
+
+
+def _by_flag(state: AgentState) -> dict[str, RiskFlag]:
+    return {each.flag: each for each in state.flags}
 
 
 def _statuses(plan: list[PlanItem]) -> tuple[PlanStatus, ...]:

@@ -6,7 +6,7 @@ is. The last decisions are kept for display, up to a fixed number.
 
 from typing import Literal
 
-from limpet.events import Failure, Limits, Lineage, Payload, Spent, Wait
+from limpet.events import Failure, Limits, Lineage, Payload, Spent, StatePatch, Wait
 from limpet.events.parts import Part
 from limpet.state.agent import AgentState
 
@@ -24,6 +24,7 @@ __all__ = [
     "OpenRequest",
     "OpenStep",
     "Position",
+    "ReceivedPatch",
     "RunState",
     "Signal",
     "Status",
@@ -31,7 +32,7 @@ __all__ = [
 ]
 
 Status = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]
-CommandKind = Literal["start", "fork", "pause", "resume", "cancel", "extend"]
+CommandKind = Literal["start", "fork", "pause", "resume", "cancel", "extend", "patch"]
 ENDED: frozenset[Status] = frozenset({"completed", "failed", "cancelled"})
 
 
@@ -146,6 +147,13 @@ class LastCommand(Part, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class ReceivedPatch(Part, frozen=True, kw_only=True):
+    """A patch from outside that waits for the run's next turn."""
+
+    seq: int
+    patch: StatePatch
+
+
 class ForkPoint(Part, frozen=True, kw_only=True):
     """The run and event from which this run was forked."""
 
@@ -241,6 +249,8 @@ class RunState(Part, frozen=True, kw_only=True):
     """Time when the data of each external source becomes stale."""
     fact_ages: dict[str, FactAge] = {}
     """When each known fact was recorded, by key."""
+    patches: tuple[ReceivedPatch, ...] = ()
+    """Patches from outside that wait for the next turn."""
     last_read: tuple[int, int] | None = None
     """Step of the last external read and the time when it becomes stale, until its fact is recorded."""
     commands: dict[CommandKind, LastCommand] = {}
@@ -254,6 +264,11 @@ class RunState(Part, frozen=True, kw_only=True):
     def since(self) -> int | None:
         """First step of the plan's current item; None without a plan, or before the item's first step."""
         return since(self.item_start, self.position.item)
+
+
+def later(deadline: int | None, extended: int) -> int | None:
+    """Return a deadline after an extension. It never moves forward, and a run without one gets none."""
+    return None if deadline is None else max(deadline, extended)
 
 
 def since(start: ItemStart | None, item: int | None) -> int | None:

@@ -66,6 +66,7 @@ def saved_columns(row: RunRow) -> tuple[Any, ...]:
         row.items,
         row.undoing,
         row.cancelling,
+        row.deadline,
     )
 
 

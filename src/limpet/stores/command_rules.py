@@ -1,5 +1,6 @@
 """Guards of commands: pure functions over rows, called inside the command's transaction."""
 
+from limpet.clock import earliest
 from limpet.errors import AlreadyAnswered, Expired, LimpetError, NotAllowed, NotFound, WrongState
 from limpet.events import AnyBody
 from limpet.events import bodies as b
@@ -30,8 +31,11 @@ def _is_possible(body: AnyBody, row: RunRow) -> bool:
             return row.status in ("waiting", "running") or (row.status == "failed" and not row.undoing)
         case b.PauseRequested():
             return row.status not in ENDED and not row.cancelling
-        case b.BudgetExtended() | b.AgentReturned():
-            return row.status not in ("completed", "cancelled")  # A failed run may be resumed, and then needs these.
+        case b.AgentReturned():
+            return row.status not in ("completed", "cancelled")  # A failed run may be resumed, and then needs this.
+        case b.BudgetExtended() | b.DeadlineExtended():
+            is_resumable = row.status == "failed" and not row.undoing
+            return is_resumable or (row.status not in ENDED and not row.cancelling)
         case _:
             return row.status not in ENDED
 
@@ -41,8 +45,10 @@ _NOUNS: dict[type[AnyBody], str] = {
     b.PauseRequested: "pausing",
     b.ResumeRequested: "resuming",
     b.SignalReceived: "a signal",
+    b.PatchReceived: "a patch",
     b.AgentReturned: "a called agent's return",
     b.BudgetExtended: "extending the budget",
+    b.DeadlineExtended: "extending the deadline",
     b.GrantGiven: "a standing approval",
     b.GrantRevoked: "revoking an approval",
 }
@@ -55,8 +61,9 @@ def _unanswerable(body: b.RequestAnswered, row: RunRow, request: RequestRow | No
         return Expired(request=request.id, expired_at=request.expires or now)
     if request.status != "open":
         return AlreadyAnswered(request=request.id, status=request.status, by=request.by or "the run itself")
-    if request.expires is not None and request.expires <= now:
-        return Expired(request=request.id, expired_at=request.expires)
+    expires = earliest(request.expires, row.deadline)
+    if expires is not None and expires <= now:
+        return Expired(request=request.id, expired_at=expires)
     if row.cancelling and request.kind != "compensation":
         return _wrong_state(row, f"an answer to {request.id}")
     if body.digest != request.digest:

@@ -313,12 +313,12 @@ def _settle(tx: Transaction, op: writes.Settle) -> bool:
     """Decide whether the store is encrypted. One with streams and no such setting was created unencrypted."""
     encrypted = op.encrypted and tx.tables.is_new()
     if tx.tables.is_new():
-        tx.tables.settle(writes.INDEXED, writes.YES)
+        tx.tables.settle(writes.DERIVED, writes.YES)
     return tx.tables.settle(writes.ENCRYPTED, writes.YES if encrypted else "no") == writes.YES
 
 
 def _mark_indexed(tx: Transaction, op: writes.MarkIndexed) -> None:  # noqa: ARG001 - it has no fields
-    tx.tables.settle(writes.INDEXED, writes.YES)
+    tx.tables.settle(writes.DERIVED, writes.YES)
 
 
 def _save_keys(tx: Transaction, op: writes.SaveKeys) -> bool:

@@ -14,6 +14,7 @@ from limpet.events import bodies as b
 from limpet.state import ENDED, Status
 from limpet.state.agent import current_item
 from limpet.state.fold import PAUSED
+from limpet.state.run import later
 from limpet.stores.rows import RequestRow, RequestStatus, RunRow
 
 __all__ = [
@@ -52,6 +53,12 @@ class Woken(NamedTuple):
     key: str
 
 
+class DeadlineMoved(NamedTuple):
+    """The deadline was extended; an earlier one has no effect."""
+
+    deadline: int
+
+
 class Cancelling(NamedTuple):
     """A cancellation was requested: a worker must claim the run, whatever it waits for."""
 
@@ -68,7 +75,7 @@ class Undoing(NamedTuple):
     """A compensation has started."""
 
 
-RowChange = Left | GoalChanged | Woken | Cancelling | Paused | Resumed | Undoing
+RowChange = Left | GoalChanged | Woken | DeadlineMoved | Cancelling | Paused | Resumed | Undoing
 
 
 class RequestInserted(NamedTuple):
@@ -148,6 +155,8 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
             return Delta(row=Woken(f"run:{body.run}"))
         case b.SignalReceived():
             return Delta(row=Woken(f"signal:{body.signal}"))
+        case b.DeadlineExtended():
+            return Delta(row=DeadlineMoved(body.deadline))
         case b.CancelRequested():
             return Delta(row=Cancelling())
         case b.PauseRequested():
@@ -176,6 +185,7 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
             | b.ConversationCompacted()
             | b.ExternalRead()
             | b.ExternalInvalidated()
+            | b.PatchReceived()
             | b.BudgetReserved()
             | b.BudgetExtended()
             | b.CompensationCompleted()
@@ -209,6 +219,7 @@ def new_row(event: Event, body: AnyBody) -> RunRow:
                 goal="" if isinstance(goal, UnsetType) else goal,
                 item=None if isinstance(plan, UnsetType) else current_item([item.status for item in plan]),
                 items=0 if isinstance(plan, UnsetType) else len(plan),
+                deadline=body.deadline,
             )
         case b.RunForked():
             return replace(
@@ -226,6 +237,7 @@ def new_row(event: Event, body: AnyBody) -> RunRow:
                 items=body.items,
                 origin=body.run,
                 origin_at=body.at,
+                deadline=body.deadline,
                 labels=body.labels,
             )
         case b.ConversationCreated() | b.ConversationForked():
@@ -262,7 +274,7 @@ def claimed_row(row: RunRow, event: Event, body: b.RunClaimed) -> RunRow:
     )
 
 
-def apply(row: RunRow, change: RowChange, now: int) -> RunRow:
+def apply(row: RunRow, change: RowChange, now: int) -> RunRow:  # noqa: C901 - one match over all changes
     """Return the row after a change. `now` is the store's time, since no decision depends on an event's own time."""
     match change:
         case Left():
@@ -276,6 +288,8 @@ def apply(row: RunRow, change: RowChange, now: int) -> RunRow:
             )
         case Woken():
             return _ready(row, now) if row.status == "waiting" and change.key in row.waits else row
+        case DeadlineMoved():
+            return replace(row, deadline=later(row.deadline, change.deadline))
         case Cancelling():
             asked = replace(row, cancelling=True)
             return _ready(asked, now) if row.status in ("pending", "waiting") else asked

@@ -73,6 +73,8 @@ class RunRow(Part, frozen=True, kw_only=True):
     """The stream from which a fork shares its first events."""
     origin_at: int | None = None
     """Sequence of the last shared event."""
+    deadline: int | None = None
+    """The run fails at this time, and its requests cannot be answered any more."""
     labels: dict[str, str] = {}
 
     @property

@@ -31,8 +31,8 @@ class Store(Leases, Snapshots, Lists, Changes, Maintenance):
         try:
             await self._writer.run_between(self._backend.open)
             await self._unwrap_keys()
-            if await self._ask(lambda: self._backend.setting(writes.INDEXED)) is None:
-                await self._index_steps()
+            if await self._ask(lambda: self._backend.setting(writes.DERIVED)) is None:
+                await self._derive_rows()
         except BaseException:
             await self.close()
             raise

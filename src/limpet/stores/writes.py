@@ -29,8 +29,8 @@ from limpet.stores.blobs import Blob
 from limpet.stores.rows import ContractRow, KeyRow, RunRow, WorkerRow
 
 __all__ = [
+    "DERIVED",
     "ENCRYPTED",
-    "INDEXED",
     "YES",
     "Append",
     "Appended",
@@ -72,7 +72,7 @@ __all__ = [
 
 R_co = TypeVar("R_co", covariant=True)
 # The settings that record whether a store is encrypted, and whether all its events are indexed by step.
-ENCRYPTED, INDEXED, YES = "encrypted", "indexed_by_step", "yes"
+ENCRYPTED, DERIVED, YES = "encrypted", "derived_with_deadlines", "yes"
 # Events with which the owner gives up the run.
 LEAVING = (RunWaiting, RunCompleted, RunFailed, RunCancelled)
 

@@ -56,8 +56,10 @@ async def test_a_budget_names_the_total_usage() -> None:
         await app.start(agent, id="r")
         await app.settle()
         text = caught[-1]
-        assert "max_steps is 1, and with the next step the usage would be 2. Set a larger max_steps" in text
-        assert "start a new run" in text
+        assert (
+            "max_steps is 1, and with the next step the usage would be 2. Run `limpet extend RUN --budget max_steps=N`"
+            in text
+        )
 
 
 async def test_a_refused_budget_is_asked_for_again_after_a_resume() -> None:

@@ -118,9 +118,9 @@ def test_an_exception_belongs_to_the_event_that_records_it() -> None:
     [
         (limpet.ModelRefused(agent="a", text="no"), "`limpet prompt r-1 STEP`"),
         (limpet.NoProgress(agent="a", reason="it repeats itself", fix="Raise max_turns."), "Raise max_turns."),
-        (limpet.BudgetExceeded(limit="max_steps", allowed=1, wanted=2), "start a new run"),
+        (limpet.BudgetExceeded(limit="max_steps", allowed=1, wanted=2), "limpet extend r-1 --budget max_steps=N"),
         (limpet.InvalidArgument(path="to", reason="is empty"), "Correct to and retry"),
-        (limpet.DeadlineExceeded(deadline=0), "Set a later deadline="),
+        (limpet.DeadlineExceeded(deadline=0), "limpet extend r-1 --deadline 2h"),
         (
             limpet.Rejected(tool="t", number=1, attempts=0, error_type="limpet.Rejected"),
             "`limpet resume r-1` asks again",
@@ -142,5 +142,5 @@ async def test_a_failed_run_shows_the_hint_of_the_inner_error() -> None:
         await run.step(tool)
 
     async with testing.app(poor, agent) as app:
-        assert "Set a larger max_steps in Budget(...)" in str(await failed(app.run(poor)))
+        assert "set a larger max_steps in Budget(...)" in str(await failed(app.run(poor)))
         assert "`limpet resume r`" in str(await failed(app.run(agent, id="r")))

@@ -194,7 +194,7 @@ async def test_a_step_beyond_the_step_budget_is_refused() -> None:
         return flags
 
     async with testing.app(agent) as app:
-        assert await app.run(agent) == ["budget pressure: max_steps"]
+        assert await app.run(agent) == ["budget_pressure"]
         assert len(app.calls(read)) == 5
 
 

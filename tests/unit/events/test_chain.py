@@ -121,10 +121,10 @@ def test_hashes_match_the_specification() -> None:
 @pytest.mark.parametrize(
     ("place", "expected"),
     [
-        (0, "ef2dbdc280ce572b24cf67921ae878fa05ef8654e504293e4442c0bc6d97f154"),
-        (1, "a0fa7427f38948a879c5e6c443c1423973e3edebf9175cbe2a1a15cf0ab2240f"),
-        (2, "3a30c5e590c2d7494a5bc2439e23e327ef014a2b57de8c46b1eb5f760f6bf0f4"),
-        (3, "b2f07fcdd655f4e846d48c601bdd4599ae3e23f50bffbadcbe433aae5c397031"),
+        (0, "19b94e0c56df3531f1d37f75226add4a2b097669e7d2b8c25981413817b10b72"),
+        (1, "ca8c6c1cd51a7c63d51c2b45b96f4f7852ca290e9dc0cc93593f6fe807cd4843"),
+        (2, "eb681adebe5c02702e067fd7dff37e6cec6750d91f8e82f078cdf3b7b07e1c63"),
+        (3, "d99feac601cb6b6dca57885c6989a42003938663efb90e761d12a319d2b18e12"),
     ],
 )
 def test_hashes_never_change(place: int, expected: str) -> None:

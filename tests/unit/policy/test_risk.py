@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from limpet.errors import InvalidArgument
-from limpet.events import Constraints, HumanInTheLoop
+from limpet.events import Constraints
 from limpet.policy.risk import Approvals, AskPerson, Free, decide
 from limpet.state.run import Grant
 
 FINANCE = Approvals("external_action", to="finance", expires="2d", escalate=["boss"])
 ASK_FINANCE = AskPerson(to=("finance",), expires=2 * 86400 * 10**6, escalate=("boss",))
-IN_THE_LOOP = Constraints(human_in_the_loop=HumanInTheLoop(required_for_risk_levels=("write_local",)))
+IN_THE_LOOP = Constraints(human_in_the_loop={"required_for_risk_levels": ["write_local"]})
 
 
 def decision(risk: str | None = "external_action", **more: Any) -> Free | AskPerson:

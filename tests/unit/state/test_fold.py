@@ -11,7 +11,6 @@ from limpet.events import (
     Artifact,
     Constraints,
     Fact,
-    HumanInTheLoop,
     Lineage,
     Payload,
     PlanItem,
@@ -312,7 +311,7 @@ def test_blob_payloads_stay_references() -> None:
 
 def test_patches_set_and_remove_constraints_and_data() -> None:
     """They can be set and removed."""
-    constraints = Constraints(human_in_the_loop=HumanInTheLoop(required_for_risk_levels=("write_local",)))
+    constraints = Constraints(human_in_the_loop={"required_for_risk_levels": ["write_local"]})
     there = state_after(patched(constraints=constraints, data=Raw(b'{"a":1}')))
     gone = fold(log(patched(constraints=None, data=Raw(b"{}")), after=log(CREATED, CLAIMED, started())[-1].head), there)
     assert (there.working.constraints, there.working.data) == (constraints, Raw(b'{"a":1}'))

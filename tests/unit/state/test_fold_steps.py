@@ -229,9 +229,9 @@ def test_an_extended_budget_changes_only_what_was_extended() -> None:
     assert state.working.budget == Limits(max_steps=40, max_cost=1.5, exhausted="ask")
 
 
-def test_a_run_without_a_budget_gets_the_new_limits() -> None:
+def test_a_run_without_a_budget_gets_no_limits() -> None:
     extended = b.BudgetExtended(command="c-1", by="ann", limits=Limits(max_steps=40))
-    assert state_after(extended).working.budget == Limits(max_steps=40)
+    assert state_after(extended).working.budget is None
 
 
 def test_time_is_spent_only_while_running() -> None:

@@ -7,7 +7,7 @@ import pytest
 from msgspec import UNSET, Raw
 
 from limpet.errors import InvalidPatch
-from limpet.events import Artifact, Constraints, Fact, HumanInTheLoop, Limits, PlanItem, Revision, StatePatch, inline
+from limpet.events import Artifact, Constraints, Fact, Limits, PlanItem, Revision, RiskFlag, StatePatch, inline
 from limpet.events.bodies import ArtifactStored
 from limpet.state import AgentState, apply, describe_patch, diff
 from limpet.state.patch import Working
@@ -28,7 +28,7 @@ def artifact(artifact_id: str, size: int = 1) -> Artifact:
     return Artifact(artifact_id=artifact_id, type="logs", summary="errors", bytes=size)
 
 
-LOOP = Constraints(human_in_the_loop=HumanInTheLoop(required_for_risk_levels=("write_local",)))
+LOOP = Constraints(human_in_the_loop={"required_for_risk_levels": ["write_local"]})
 FULL = AgentState(
     goal="settle",
     constraints=LOOP,
@@ -243,21 +243,25 @@ def test_a_stored_artifact_replaces_one_with_the_same_id() -> None:
 def test_a_raised_flag_moves_to_the_end() -> None:
     """A patch does the same."""
     working = Working(FULL)
-    working.flag("slow")
+    working.flag("slow", "3 s")
     assert working.freeze().risk_flags == ("costly", "slow")
+    assert working.freeze().flags[-1] == RiskFlag(flag="slow", detail="3 s")
 
 
 @pytest.mark.parametrize(
     ("before", "limits", "after"),
     [
         (Limits(max_steps=1, max_cost=2.0), Limits(max_steps=5), Limits(max_steps=5, max_cost=2.0)),
-        (Limits(exhausted="ask"), Limits(max_steps=5), Limits(max_steps=5, exhausted="ask")),
-        (Limits(max_cost=2.0), Limits(max_cost=0.0), Limits(max_cost=0.0)),
-        (None, Limits(max_steps=5), Limits(max_steps=5)),
+        (Limits(max_steps=1, exhausted="ask"), Limits(max_steps=5), Limits(max_steps=5, exhausted="ask")),
+        (Limits(exhausted="ask"), Limits(max_steps=5), Limits(exhausted="ask")),
+        (Limits(max_cost=2.0), Limits(max_cost=0.0), Limits(max_cost=2.0)),
+        (None, Limits(max_steps=5), None),
     ],
 )
-def test_extending_a_budget_changes_only_the_given_limits(before: Limits | None, limits: Limits, after: Limits) -> None:
-    """The `exhausted` setting is not a limit, and stays."""
+def test_extending_a_budget_raises_only_the_given_limits(
+    before: Limits | None, limits: Limits, after: Limits | None
+) -> None:
+    """A limit never gets lower, and none is added. The `exhausted` setting is not a limit, and stays."""
     working = Working(AgentState(budget=before))
     working.extend(limits)
     assert working.freeze().budget == after

@@ -4,16 +4,23 @@ This module also asks a person about an unknown outcome. The name of a request t
 step's name, so that replay finds it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from limpet.clock import earliest
 from limpet.engine.approvals.freshness import Freshness
-from limpet.engine.approvals.refusals import OVER_BUDGET, NewStep, refusal_value, refused_facts
+from limpet.engine.approvals.refusals import (
+    LATE,
+    OVER_BUDGET,
+    STALE,
+    NewStep,
+    refusal_in,
+    refusal_value,
+    refused_facts,
+)
 from limpet.engine.definitions.tools import Tool
 from limpet.engine.execution.execution import Execution
 from limpet.engine.execution.spending import NOTHING, spent_before
@@ -32,6 +39,7 @@ Kind = Literal["unknown", "budget", "escalation"]
 OUTCOMES = ("applied", "not_applied", "unknown")
 CHOICES = ("retry", "fail")
 AFTER_EXPIRY = "Run `limpet resume` on the failed run to ask again, or catch limpet.Expired."
+BUDGET_PRESSURE = "budget_pressure"
 AFTER_REFUSAL = "Run `limpet resume` on the failed run to ask again, or catch limpet.BudgetExceeded."
 # How often a person is asked again because the data they saw has changed.
 MAX_CHANGES = 3
@@ -108,7 +116,7 @@ class ApprovalGate:
         if is_effect and effects == "stub":  # stubbed, so it needs no approval; an earlier rejection still applies
             return await self._ask(asking, risk.Free()) if self._is_refused(name) else StartPermission(None, args)
         fold, last_seen = self._x.journal.fold, self._x.journal.last_seen
-        constraints, approvals = fold.working.constraints, self._x.agent.rules.approvals
+        constraints, approvals = self._x.journal.working.constraints, self._x.agent.rules.approvals
         found = risk.decide(
             tool.traits.risk, tool.name, approvals=approvals, constraints=constraints, grants=fold.grants, always=always
         )
@@ -127,12 +135,23 @@ class ApprovalGate:
         return found is not None and found[1].decision == "rejected"
 
     def number_of(self, name: str) -> int | None:
-        """Return the number that an earlier request showed for a step that has not started, or None."""
+        """Return the number that a step had in an earlier request or refusal, if it has not started; else None."""
+        for body in self._considered(name):
+            if isinstance(body, b.RequestOpened):
+                return body.number
+            if isinstance(body, b.ValueRecorded) and (refusal := refusal_in(body)) is not None:
+                return refusal.number
+        return None
+
+    def is_considered(self, name: str) -> bool:
+        """Return whether the log has a request or refusal for a step that has not started; that is decided first."""
+        return next(self._considered(name), None) is not None
+
+    def _considered(self, name: str) -> Iterator[object]:
         records = self._x.history.records
-        shown = [
-            record.opened for each in REQUESTS_BEFORE_START if (record := records.get(f"{name}/{each}#1")) is not None
-        ]
-        return next((each.number for each in shown if isinstance(each, b.RequestOpened)), None)
+        for each in (*(f"/{request}#1" for request in REQUESTS_BEFORE_START), STALE, OVER_BUDGET, LATE):
+            if (record := records.get(f"{name}{each}")) is not None:
+                yield record.opened
 
     # Approvals
 
@@ -280,7 +299,7 @@ class ApprovalGate:
             question=f"May {tool.name} run with these arguments?{f' {earlier.words}' if earlier is not None else ''}",
             to=ask.to,
             digest=digest(shown),
-            expires=earliest(expires, self._x.deadline),
+            expires=expires,
             escalate=ask.escalate,
             number=asking.number,
             tool=tool.name,
@@ -294,8 +313,7 @@ class ApprovalGate:
         )
 
     def _expired(self, decided: RequestOutcome) -> Expired:
-        expired_at = decided.expires or self._x.deadline or 0
-        return Expired(request=decided.request, expired_at=expired_at, fix=AFTER_EXPIRY)
+        return Expired(request=decided.request, expired_at=decided.expires or 0, fix=AFTER_EXPIRY)
 
     # Budgets
 
@@ -315,7 +333,7 @@ class ApprovalGate:
             if request in self._x.history.records:  # an earlier answer still applies, whatever the budget is now
                 await self._ask_for_more(request, number, None)
                 continue
-            limits = self._x.journal.fold.working.budget
+            limits = self._x.journal.working.budget
             if limits is None:
                 return
             found = budget.decide(limits, spent_before(self._x, number), replace(most or NOTHING, steps=1))
@@ -357,7 +375,7 @@ class ApprovalGate:
         if not is_asked:
             await self._x.check_new(request)
         question = f"80% of the budget is used up ({', '.join(pressure)}). Go on?"
-        limits = self._x.journal.fold.working.budget
+        limits = self._x.journal.working.budget
         near = [(limit, getattr(limits, limit)) for limit in pressure]
         exceeded = {"limit": near[0][0], "allowed": near[0][1], "wanted": near[0][1]} if near else {}
         options = self._x.shown(["go on", "stop"])
@@ -368,10 +386,13 @@ class ApprovalGate:
             raise self._x.attribute_error(self._as_recorded(request, _exceeded(None)), request)
 
     def _flag(self, pressure: tuple[str, ...]) -> bool:
-        """Raise flags for limits that are near, and return whether one of them is new."""
-        detail = "with this step, at least 80% of the limit is used up"
-        raised = [self._x.raise_flag(f"budget pressure: {limit}", detail) for limit in pressure]
-        return any(raised)
+        """Raise a flag with the limits that are near, and return whether one of them is new."""
+        detail = self._x.journal.working.flag_detail(BUDGET_PRESSURE)
+        known = detail.split(", ") if detail else []
+        new = [limit for limit in pressure if limit not in known]
+        if new:
+            self._x.raise_flag(BUDGET_PRESSURE, ", ".join([*known, *new]), again=True)
+        return bool(new)
 
     # Escalation
 
@@ -426,7 +447,7 @@ class ApprovalGate:
             kind=kind,
             question=question,
             to=self._people(),
-            expires=earliest(expires, x.deadline),
+            expires=expires,
             **more,
         )
         return await self._waits.request(x.find(name, b.RequestOpened), opened)

@@ -1,26 +1,43 @@
-"""Steps that were refused before they started: out-of-date data, or a budget that is used up.
+"""Calls that were refused before they started: out-of-date data, a budget that is used up, or a passed deadline.
 
 A refusal is recorded with the call, so that replay raises the same error and people can see which call was refused.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
-from limpet.errors import BudgetExceeded, LimpetError, Stale
+from limpet.engine.execution.execution import Execution
+from limpet.errors import BudgetExceeded, DeadlineExceeded, LimpetError, Stale
 from limpet.events import bodies as b
 
-__all__ = ["OVER_BUDGET", "STALE", "NewStep", "Refusal", "refusal_in", "refusal_value", "refused_facts"]
+__all__ = [
+    "LATE",
+    "OVER_BUDGET",
+    "STALE",
+    "NewStep",
+    "Refusal",
+    "recall_late",
+    "refusal_in",
+    "refusal_value",
+    "refuse_late",
+    "refused_facts",
+]
 
-STALE, OVER_BUDGET = "/stale#1", "/refused#1"
-_ERRORS: Mapping[str, type[Stale | BudgetExceeded]] = {STALE: Stale, OVER_BUDGET: BudgetExceeded}
+STALE, OVER_BUDGET, LATE = "/stale#1", "/refused#1", "/late#1"
+_ERRORS: Mapping[str, type[Stale | BudgetExceeded | DeadlineExceeded]] = {
+    STALE: Stale,
+    OVER_BUDGET: BudgetExceeded,
+    LATE: DeadlineExceeded,
+}
 
 
 class NewStep(NamedTuple):
-    """A step that may be refused: the call of a tool."""
+    """A step that may be refused: the call of a tool, or of an agent."""
 
     tool: str
     name: str
     number: int
+    """0 for the call of an agent."""
     args: Mapping[str, Any]
 
 
@@ -37,7 +54,7 @@ class Refusal(NamedTuple):
 
 def refusal_value(step: NewStep, error: LimpetError) -> dict[str, object]:
     """Return a refusal as it is recorded."""
-    return {"error": dict(error.facts), "tool": step.tool, "number": step.number, "args": dict(step.args)}
+    return {"error": dict(error.facts), "tool": step.tool, "number": step.number or None, "args": dict(step.args)}
 
 
 def refused_facts(recorded: b.ValueRecorded) -> dict[str, Any]:
@@ -55,3 +72,19 @@ def refusal_in(body: b.ValueRecorded) -> Refusal | None:
     if kind is None or not isinstance(value, dict):
         return None
     return Refusal(kind(**refused_facts(body)), name, value.get("tool") or "", value.get("number"), value.get("args"))
+
+
+async def refuse_late(x: Execution, step: NewStep) -> NoReturn:
+    """Refuse a call after the run's deadline: record that, and raise DeadlineExceeded."""
+    error, refusal = DeadlineExceeded(deadline=x.deadline or 0), f"{step.name}{LATE}"
+    await x.record(refusal, refusal_value(step, error))
+    raise x.attribute_error(error, refusal)
+
+
+async def recall_late(x: Execution, name: str) -> None:
+    """Raise DeadlineExceeded again, if it was recorded for this call. It applies even if the deadline was extended."""
+    if f"{name}{LATE}" in x.history.records:
+        refused = x.find(f"{name}{LATE}", b.ValueRecorded)
+        assert refused is not None
+        recorded = await x.recall(refused, b.ValueRecorded)
+        raise x.attribute_error(DeadlineExceeded(**refused_facts(recorded)), refused.name)

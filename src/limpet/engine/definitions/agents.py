@@ -6,19 +6,20 @@ from dataclasses import dataclass
 from functools import cached_property, update_wrapper
 from typing import Any, Generic, Literal, TypeVar, get_args, get_type_hints
 
-from msgspec import to_builtins
+from msgspec import Struct, ValidationError, convert, to_builtins
+from msgspec.structs import asdict
 
 from limpet.arguments import brief, defining
 from limpet.clock import Duration, microseconds
 from limpet.engine.definitions.types import TypeCodec, codec_of
 from limpet.engine.definitions.upgrades import Versions
-from limpet.errors import ContractError, DefinitionError, InvalidValue
+from limpet.errors import ContractError, DefinitionError, InvalidArgument, InvalidValue
 from limpet.events import Limits, canonical, digest
 from limpet.policy.checkpoint import Strategy
 from limpet.policy.escalation import Escalate
 from limpet.policy.risk import Approvals
 
-__all__ = ["Agent", "AgentOptions", "Budget", "Exclusive", "check_agent"]
+__all__ = ["Agent", "AgentOptions", "Budget", "Exclusive", "check_agent", "limits_of"]
 
 In_contra = TypeVar("In_contra", contravariant=True)
 Out_co = TypeVar("Out_co", covariant=True)
@@ -58,6 +59,31 @@ class Budget:
         )
 
 
+class _BudgetJson(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    max_steps: int | None = None
+    max_wall_time: str | int | float | None = None
+    max_wall_time_ms: int | None = None
+    max_llm_tokens: int | None = None
+    max_cost: float | None = None
+    max_artifact_bytes_in_context: int | None = None
+    exhausted: Literal["fail", "ask"] = "fail"
+
+
+def limits_of(given: Budget | Mapping[str, Any]) -> Limits:
+    """Return the limits of a budget, which may be JSON. Raises InvalidArgument."""
+    if isinstance(given, Budget):
+        return given.limits
+    try:
+        found = convert(dict(given), _BudgetJson, strict=False)
+    except ValidationError as error:
+        reason, _, path = str(error).partition(" - at `$.")
+        raise InvalidArgument(path=f"budget.{path}".rstrip(".`"), reason=f"{reason[:1].lower()}{reason[1:]}") from error
+    fields = {name: value for name, value in asdict(found).items() if name != "max_wall_time"}
+    if found.max_wall_time is not None:
+        fields["max_wall_time_ms"] = Budget(max_wall_time=found.max_wall_time).limits.max_wall_time_ms
+    return Limits(**fields)
+
+
 @dataclass(frozen=True, kw_only=True)
 class AgentOptions:
     """Options of an agent, as passed to `@limpet.agent`. Durations are in microseconds."""
@@ -74,6 +100,8 @@ class AgentOptions:
     exclusive: Exclusive | None = None
     max_age: int | None = None
     """Maximum idle time; a run that was idle for longer waits for an operator."""
+    data: Callable[[], Any] | None = None
+    """Makes `run.state.data` of a run that has none yet."""
 
 
 class Agent(Generic[In_contra, Out_co]):

@@ -41,6 +41,11 @@ class TypeCodec:
         self.versions: Versions = versions_of(hint)
         """Versions of the types in the annotation that are above 1."""
 
+    @property
+    def name(self) -> str:
+        """Name of the annotation, for messages."""
+        return getattr(self._hint, "__name__", str(self._hint))
+
     def dump(self, value: object) -> Any:
         """Return a value as plain JSON. Raises InvalidValue if JSON cannot represent it."""
         plain = self.plain(value)

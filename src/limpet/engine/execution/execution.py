@@ -73,7 +73,7 @@ class OpenWait(NamedTuple):
     name: str
     wait: Wait
     wake: int | None
-    """When the wait is due, by the store's clock in microseconds."""
+    """When the wait itself is due, by the store's clock in microseconds. The run's deadline also ends it."""
     check: Callable[[], b.WaitEnded | None]
     """Returns how the wait ended, or None if it has not."""
     ended: "asyncio.Future[tuple[b.WaitEnded, int]]"
@@ -133,11 +133,9 @@ class Execution:
             self._working.apply(created.initial)
         self.patched = 0
         """Counter of changes of `working`."""
-        self.deadline, self.user, self.session = created.deadline, created.user, created.session
+        self.user, self.session = created.user, created.session
         self.children = history.last_child
         """Number in the last generated id of a called run."""
-        self.flagged: set[str] = set()
-        """Flags raised here, which may not be in the log yet."""
         self.busy_calls = 0
         """Number of calls that must not be interrupted now."""
         self.running_tools = 0
@@ -394,7 +392,8 @@ class Execution:
         if self.waiting:
             self.wake_driver()  # perhaps only waits are left
         while self._flags and self._flags[0][0] < end:
-            self.flag(self._flags.pop(0)[1])
+            _, *flag = self._flags.pop(0)
+            self._flag(*flag)
 
     async def recall(self, record: Record, kind: type[Opened]) -> Opened:
         """Return the event of a recorded call without a separate end, when it is its turn to return."""
@@ -445,18 +444,14 @@ class Execution:
         self.learn(lambda working: working.apply(still_fits(working, patch)))
         self._overridden.append((seq, patch))
 
-    def flag(self, flag: str) -> None:
-        """Add a flag that a policy raised to the working state."""
-        self.learn(lambda working: working.flag(flag))
+    def _flag(self, flag: str, detail: str) -> None:
+        self.learn(lambda working: working.flag(flag, detail))
 
-    def raise_flag(self, flag: str, detail: str) -> bool:
-        """Record a risk flag for people, once. Returns whether it was new."""
-        if flag in self.flagged or self.journal.fold.working.has_flag(flag):
-            return False
-        self.flagged.add(flag)
-        self.journal.add(b.RiskFlagged(flag=flag, detail=detail))
-        self.flag(flag)
-        return True
+    def raise_flag(self, flag: str, detail: str, *, again: bool = False) -> None:
+        """Record a risk flag for people, unless it is set; with `again`, also if it is set."""
+        if again or self.journal.working.flag_detail(flag) is None:
+            self.journal.add(b.RiskFlagged(flag=flag, detail=detail))
+            self._flag(flag, detail)
 
     @property
     def effects(self) -> Effects:
@@ -489,14 +484,23 @@ class Execution:
                 await self.kit.clock.sleep(SECOND)
 
     @property
+    def deadline(self) -> int | None:
+        """Deadline of the run, which may be extended while it runs. A compensation has none."""
+        return None if self.is_undoing else self.history.deadline
+
+    def deadline_of(self, verb: str) -> int | None:
+        """Return the deadline of the run when a call ended; the current one if it has not ended yet."""
+        record = self.history.records.get(verb)
+        return self.deadline if record is None or record.end is None else self.history.deadline_at(record.end)
+
+    @property
     def is_late(self) -> bool:
         """Whether the run's deadline has passed."""
         return self.deadline is not None and self.kit.now() >= self.deadline
 
     def deadline_error(self, verb: str) -> DeadlineExceeded:
-        """Return the error of a call that the deadline ended, or that was made after it."""
-        assert self.deadline is not None
-        return self.attribute_error(DeadlineExceeded(deadline=self.deadline), verb)
+        """Return the error of a call that the deadline ended."""
+        return self.attribute_error(DeadlineExceeded(deadline=self.deadline_of(verb) or 0), verb)
 
     def attribute_error(self, error: E, verb: str) -> E:
         """Return the error, marked with the call that raised it.

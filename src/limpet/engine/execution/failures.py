@@ -56,7 +56,8 @@ def hint_of(failure: Failure, run: str) -> str:
         return ""
     facts = failure.facts.value() if failure.facts is not None and failure.facts.is_inline else {}
     hint = _attempt(lambda: kind(**facts).hint, "")
-    for general, named in (("`limpet resume` on the failed run", f"`limpet resume {run}`"), (" RUN ", f" {run} ")):
+    names = {"`limpet resume` on the failed run": f"`limpet resume {run}`", " RUN`": f" {run}`", " RUN ": f" {run} "}
+    for general, named in names.items():
         hint = hint.replace(general, named)
     return hint
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from limpet.engine.definitions.upgrades import Versions
-from limpet.events import AnyBody, Event
+from limpet.events import AnyBody, Event, StatePatch
 from limpet.events import bodies as b
+from limpet.state.run import later
 
 __all__ = ["History", "Opening", "Record", "Settling", "enclosing_scopes", "scope_of"]
 
@@ -118,10 +119,14 @@ class History:
         """Number in the last generated id of a called run."""
         self.used: set[str] = set()
         """Requests whose approval a step has used."""
-        self.flags: list[tuple[int, str]] = []
-        """Flags that a policy raised, each with its sequence."""
+        self.flags: list[tuple[int, str, str]] = []
+        """Flags that a policy raised, each with its sequence and detail."""
         self.turns: dict[str, int] = {}
         """Current turn of each loop."""
+        self.deadlines: list[tuple[int, int | None]] = []
+        """The deadline and its changes, each with its sequence."""
+        self.patches: dict[int, StatePatch] = {}
+        """Patches from outside that wait for the next turn, by sequence."""
         self.undoing: b.CompensationStarted | b.CompensationSkipped | None = None
         """The event that started the compensation."""
         self._scopes: dict[str, list[str]] = {}
@@ -136,6 +141,15 @@ class History:
         """Return the answer to a request with its sequence, or None."""
         answers = ((seq, body) for seq, body in self.commands.items() if isinstance(body, b.RequestAnswered))
         return next((each for each in answers if each[1].request == request), None)
+
+    @property
+    def deadline(self) -> int | None:
+        """Current deadline of the run."""
+        return self.deadlines[-1][1] if self.deadlines else None
+
+    def deadline_at(self, seq: int) -> int | None:
+        """Return the deadline that the run had when an event was written."""
+        return next((deadline for since, deadline in reversed(self.deadlines) if since < seq), None)
 
     def is_last(self, name: str) -> bool:
         """Return whether no call was opened after this one ended."""
@@ -163,19 +177,16 @@ class History:
                 self._open(event, body)
             case b.AgentCalled():
                 self._call(event, body)
-            case (
-                b.StatePatched()
-                | b.DecisionMade()
-                | b.ArtifactStored()
-                | b.ValueRecorded()
-                | b.VersionChosen()
-                | b.MessageSaid()
-            ):
+            case b.StatePatched():
+                self._open(event, body).end = event.seq
+                self.patches.pop(body.event or 0, None)
+            case b.DecisionMade() | b.ArtifactStored() | b.ValueRecorded() | b.VersionChosen() | b.MessageSaid():
                 self._open(event, body).end = event.seq
             case b.TurnStarted():
                 self._begin_turn(body)
             case b.RunForked():
                 self.apply_fork(body)
+                self.deadlines.append((event.seq, body.deadline))
             case b.RequestExpired() if body.outcome == "escalated":
                 self.escalations.setdefault(body.request, []).append(body)
             case b.RequestExpired():
@@ -204,15 +215,21 @@ class History:
             case b.ResumeRequested():
                 self._undo_failure()
             case b.RiskFlagged():
-                self.flags.append((event.seq, body.flag))
+                self.flags.append((event.seq, body.flag, body.detail))
             case b.CompensationStarted() | b.CompensationSkipped():
                 self.undoing = self.undoing or body
             case b.CompensationCompleted() | b.CompensationFailed() | b.StepProgressed():
                 pass
-            case b.RunCreated() | b.RunClaimed() | b.RunReleased() | b.RunWaiting():
+            case b.RunCreated():
+                self.deadlines.append((event.seq, body.deadline))
+            case b.RunClaimed() | b.RunReleased() | b.RunWaiting():
                 pass
             case b.RunCompleted() | b.RunCancelled() | b.CancelRequested() | b.PauseRequested():
                 pass
+            case b.PatchReceived():
+                self.patches[event.seq] = body.patch
+            case b.DeadlineExtended():
+                self.deadlines.append((event.seq, later(self.deadline, body.deadline)))
             case b.GrantGiven() | b.GrantRevoked() | b.BudgetReserved() | b.BudgetExtended():
                 pass
             case b.ExternalRead() | b.ExternalInvalidated():
@@ -280,10 +297,17 @@ class History:
             if not is_applied or record.opened.effect in ("none", "idempotent"):
                 record.settled = record.end = None
         elif isinstance(record.opened, b.AgentCalled) and isinstance(record.settled, b.WaitEnded):
-            record.ignored_return = record.settled.event or 0
+            record.ignored_return = record.settled.event or self._failed_return(record.opened.run)
+            record.settled = record.end = None
+        elif isinstance(record.opened, b.TimerSet):  # the deadline ended it; it goes on until its own time
             record.settled = record.end = None
         else:
             self._drop(record)
+
+    def _failed_return(self, run: str) -> int:
+        """Return the event with which a run failed while its caller no longer waited for it, or 0."""
+        returns = ((seq, body) for seq, body in self.commands.items() if isinstance(body, b.AgentReturned))
+        return max((seq for seq, body in returns if body.run == run and body.outcome != "completed"), default=0)
 
     def _drop(self, record: Record) -> None:
         del self.records[record.name]

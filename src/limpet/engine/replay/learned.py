@@ -62,7 +62,7 @@ class _Memory(Struct, frozen=True):
     expired: list[_Body]
     escalations: dict[str, list[_Body]]
     signals: dict[str, list[int]]
-    flags: list[tuple[int, str]]
+    flags: list[tuple[int, str, str]]
     turns: dict[str, int]
     last_number: int
     last_child: int
@@ -73,6 +73,8 @@ class _Memory(Struct, frozen=True):
     reads: list[tuple[str, str, Read]] = []
     used: list[str] = []
     reading: list[tuple[int, Payload, Payload | None]] = []
+    deadlines: list[tuple[int, int | None]] = []
+    patches: list[tuple[int, StatePatch]] = []
 
 
 class Learned:
@@ -205,6 +207,8 @@ class Learned:
                 turned={loop: seq for loop, seq in self.turn_starts.items() if loop in self.states},
                 used=sorted(history.used),
                 reading=[(number, *read) for number, read in self._reading.items()],
+                deadlines=history.deadlines,
+                patches=list(history.patches.items()),
                 reads=[(source, key, read) for (source, key), read in self.reads.items()],
             )
         )
@@ -234,6 +238,7 @@ class Learned:
         history.last_number = history.recorded_number = kept.last_number
         history.last_child, history.used = kept.last_child, set(kept.used)
         history.undoing = undoing
+        history.deadlines, history.patches = kept.deadlines, dict(kept.patches)
         return True
 
 

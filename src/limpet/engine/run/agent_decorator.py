@@ -64,6 +64,7 @@ def agent(  # noqa: PLR0913 - all by name, and few at a time
     checkpoint: Strategy = "every_step",
     exclusive: Exclusive | None = None,
     max_age: Duration | None = None,
+    data: Callable[[], Any] | None = None,
 ) -> _Define:
     """Return a decorator that turns a function into an agent.
 
@@ -73,7 +74,8 @@ def agent(  # noqa: PLR0913 - all by name, and few at a time
     use. `approvals` and `escalate` decide when a person is asked. `checkpoint` sets when the log is written:
     "every_step", "every_iteration" (at the end of each turn) or "on_state_change" (after each patch). `exclusive`
     allows one run per "session" or "user" at a time. A run that was idle for longer than `max_age` waits for an
-    operator.
+    operator. `data` makes `run.state.data` of a run that has none yet; without it, the type S of `Run[S]` is called
+    without arguments.
     """
     if bare:
         raise DefinitionError(what="an agent", reason="add parentheses: @limpet.agent()")
@@ -88,6 +90,7 @@ def agent(  # noqa: PLR0913 - all by name, and few at a time
         checkpoint=checkpoint,
         exclusive=exclusive,
         max_age=None if max_age is None else microseconds(max_age),
+        data=data,
     )
 
     def define(fn: Callable[..., Any], /) -> Agent[Any, Any]:

@@ -1,16 +1,15 @@
 """`BlockingRun`: the same methods for agents that are plain functions. Each call blocks its thread until it returns."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from datetime import datetime
 from pathlib import Path
 from threading import Thread, get_ident
-from typing import Any, Generic, ParamSpec, overload
+from typing import Any, Generic, ParamSpec, Unpack, overload
 
-from msgspec import UNSET, UnsetType
 from typing_extensions import TypeForm, TypeVar
 
 from limpet.clock import Duration
@@ -22,9 +21,9 @@ from limpet.engine.execution.execution import as_caller, enter_thread, set_scope
 from limpet.engine.replay.scopes import Scope
 from limpet.engine.run.conversation import Message, Role
 from limpet.engine.run.run import Run, ScopeEntry, Turn, Turns
-from limpet.engine.run.working_state import State
+from limpet.engine.run.working_state import PatchOptions, SentPatch, State
 from limpet.errors import Suspended
-from limpet.events import Artifact, PlanStatus
+from limpet.events import Artifact
 
 __all__ = ["BlockingRun", "run_blocking"]
 
@@ -279,6 +278,14 @@ class BlockingRun(Generic[S]):
         """Wait for a signal, and return its value as `type`; see `Run.receive`."""
         return self._bridge.call(lambda: self._run.receive(name, type, timeout=timeout))
 
+    def signal(self, run: str, name: str, value: Any = None, /) -> None:
+        """Send a value to another run, as a step; see `Run.signal`."""
+        self._bridge.call(lambda: self._run.signal(run, name, value))
+
+    def send_patch(self, run: str, /, **change: Unpack[SentPatch]) -> None:
+        """Send a patch of the working state to another run, as a step; see `Run.send_patch`."""
+        self._bridge.call(lambda: self._run.send_patch(run, **change))
+
     def say(self, text: str, /, *, role: Role = "assistant") -> None:
         """Append a message to the run's conversation, once."""
         self._bridge.call(lambda: self._run.say(text, role=role))
@@ -291,37 +298,9 @@ class BlockingRun(Generic[S]):
         """Return the most important part of the state and the messages that fits the limits."""
         return self._bridge.call(lambda: self._run.context(max_tokens=max_tokens, max_bytes=max_bytes))
 
-    def patch(  # noqa: PLR0913 - all by name, and few at a time
-        self,
-        *,
-        goal: str | None = None,
-        facts: Mapping[str, Any] | None = None,
-        plan: Sequence[str] | None = None,
-        revise: Mapping[str, PlanStatus] | None = None,
-        questions: Sequence[str] = (),
-        answered: Mapping[str, str] | None = None,
-        flags: Sequence[str] = (),
-        data: S | UnsetType = UNSET,
-        source: str | None = None,
-        retract: Sequence[str] = (),
-        derived_from: Sequence[str] = (),
-    ) -> None:
+    def patch(self, **change: Unpack[PatchOptions[S]]) -> None:
         """Change the agent's working state, completely or not at all; see `Run.patch`."""
-        self._bridge.call(
-            lambda: self._run.patch(
-                goal=goal,
-                facts=facts,
-                plan=plan,
-                revise=revise,
-                questions=questions,
-                answered=answered,
-                flags=flags,
-                data=data,
-                source=source,
-                retract=retract,
-                derived_from=derived_from,
-            )
-        )
+        self._bridge.call(lambda: self._run.patch(**change))
 
     def decide(
         self, question: str, /, *, choose: T, over: Sequence[T], because: str, confidence: float | None = None

@@ -13,6 +13,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from limpet.clock import earliest
+from limpet.engine.approvals.refusals import NewStep, recall_late, refuse_late
 from limpet.engine.definitions.agents import Agent, Budget, check_agent
 from limpet.engine.definitions.contracts import find_agent
 from limpet.engine.definitions.types import codec_of
@@ -132,6 +133,7 @@ class Children:
         """Run the other agent, and return its result."""
         x, name, record = self._x, sent.name, sent.record
         await x.wait_until_open()
+        await recall_late(x, name)
         is_replayed = record is not None and record.settled is not None
         if record is None or (record.ignored_return and not await self._resume_child(record)):
             try:
@@ -223,6 +225,7 @@ class Children:
         """Start a run without waiting for it, and return its id."""
         x, record = self._x, sent.record
         await x.wait_until_open()
+        await recall_late(x, sent.name)
         if record is None:
             agent = await self._resolve(sent.agent)
             await self._create(agent, sent, CallOptions("start", id=None if id is None else check_id(id)))
@@ -269,7 +272,7 @@ class Children:
         await x.check_new(name)
         now = x.kit.now()
         if x.is_late:
-            raise x.deadline_error(name)
+            await refuse_late(x, NewStep(agent.name, name, 0, {}))
         packed, blobs = x.kit.store.pack(plain)
         limits = self._slice(agent, how)
         initial = self._initial(agent, how, limits)
@@ -303,7 +306,7 @@ class Children:
             asked=sent.digest,
             agent_version=agent.version,
             contract=agent.contract_hash,
-            budget=limits if x.journal.fold.working.budget is not None else None,
+            budget=limits if x.journal.working.budget is not None else None,
             deadline=deadline,
             facts=tuple(how.facts),
             artifacts=tuple(how.artifacts),
@@ -375,7 +378,7 @@ class Children:
         A started run gets only its own budget, if any. It counts as spent here, because nothing returns the rest.
         """
         fold = self._x.journal.fold
-        limits = fold.working.budget
+        limits = self._x.journal.working.budget
         share = how.budget.limits if how.budget is not None else agent.rules.budget
         if limits is None or (how.mode == "start" and share is None):
             return share

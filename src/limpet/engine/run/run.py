@@ -4,14 +4,14 @@ Every method is a plain function, not a coroutine function: it assigns the call'
 returns a coroutine. So `gather(run.step(a), run.call(b))` assigns the same names in every execution.
 """
 
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, Unpack, overload
 from uuid import UUID  # noqa: TID251 - formats a UUID, does not generate one
 
-from msgspec import UNSET, UnsetType
 from typing_extensions import TypeForm, TypeVar
 
 from limpet.arguments import brief, checked
@@ -29,14 +29,16 @@ from limpet.engine.replay.scopes import Scope
 from limpet.engine.run.artifacts import Artifacts
 from limpet.engine.run.children import CallOptions, Children, OutgoingCall
 from limpet.engine.run.conversation import USER, Message, Role, RunConversation, task_of
+from limpet.engine.run.messenger import Messenger, id_of
 from limpet.engine.run.missed_awaits import AwaitTracker, track_awaits
-from limpet.engine.run.working_state import State, StateChange
+from limpet.engine.run.working_state import PatchOptions, SentPatch, State, StateChange
 from limpet.engine.steps.steps import Steps
 from limpet.engine.waits.questions import QuestionOptions, Questions
 from limpet.engine.waits.waits import Waits
 from limpet.errors import Expired, InvalidArgument
 from limpet.events import Artifact, PlanStatus, Revision, StatePatch, canonical, inline
 from limpet.events import bodies as b
+from limpet.state.patch import Working, rebased
 from limpet.times import to_datetime
 
 __all__ = ["Run", "ScopeEntry", "Turn", "Turns"]
@@ -83,6 +85,7 @@ class Run(Generic[S]):
         self._asks = Questions(execution, waits)
         self._children = Children(execution, waits)
         self._artifacts = Artifacts(execution)
+        self._messenger = Messenger(execution, self._steps)
         self.conversation = RunConversation(execution)
         """The run's conversation; used by LLM agents."""
         self.calls = AwaitTracker()
@@ -99,7 +102,8 @@ class Run(Generic[S]):
         """The agent's working state at this point of the code: goal, plan, facts, questions, artifacts, flags, data."""
         working = self._x.working
         if self._cached_state is None or self._cached_state[0] != self._x.patched:
-            self._cached_state = (self._x.patched, State(working.freeze(), self._x.agent.data_codec))
+            agent = self._x.agent
+            self._cached_state = (self._x.patched, State(working.freeze(), agent.data_codec, agent.rules.data))
         return self._cached_state[1]
 
     def __repr__(self) -> str:
@@ -308,6 +312,21 @@ class Run(Generic[S]):
         verb = self._x.take_name(f"receive:{name}")
         return self._receive(verb, self._x.find(verb, b.WaitOpened), name, type, expires)
 
+    def signal(self, run: str | Handle[Any], name: str, value: Any = None, /) -> Coroutine[Any, Any, None]:
+        """Send a value to another run, as a step; its `run.receive(name)` returns it.
+
+        The signal is sent once, also if this run is killed meanwhile. Raises StepFailed if the other run does not exist
+        or has ended.
+        """
+        return self._messenger.signal(id_of(run), name, value)
+
+    def send_patch(self, run: str | Handle[Any], /, **change: Unpack[SentPatch]) -> Coroutine[Any, Any, None]:
+        """Send a patch of the working state to another run, as a step. That run applies it at its next turn.
+
+        Raises StepFailed if the other run does not exist, has ended, or has no part that the patch would remove.
+        """
+        return self._messenger.patch(id_of(run), dict(change))
+
     async def _receive_message(self) -> None:
         """Receive a user's message and append it to the conversation, with its sender; used by LLM agents.
 
@@ -338,49 +357,23 @@ class Run(Generic[S]):
 
     # State
 
-    def patch(  # noqa: PLR0913 - keyword-only; callers pass one or two
-        self,
-        *,
-        goal: str | None = None,
-        facts: Mapping[str, Any] | None = None,
-        plan: Sequence[str] | None = None,
-        revise: Mapping[str, PlanStatus] | None = None,
-        questions: Sequence[str] = (),
-        answered: Mapping[str, str] | None = None,
-        flags: Sequence[str] = (),
-        data: S | UnsetType = UNSET,
-        source: str | None = None,
-        retract: Sequence[str] = (),
-        derived_from: Sequence[str] = (),
-    ) -> Coroutine[Any, Any, None]:
+    def patch(self, **change: Unpack[PatchOptions[S]]) -> Coroutine[Any, Any, None]:
         """Change the agent's working state. The patch is applied completely or not at all.
 
         `facts` adds or replaces facts. Each records the current step, its `source`, and the keys of the facts that it
         was `derived_from`. `retract` removes facts by key. `plan` replaces the plan; items that stay keep their
         status. `revise` maps items of the plan to their new status: `pending`, `doing`, `done` or `skipped`.
-        `questions` adds open questions, and `answered` maps open questions to their answers. `flags` adds risk flags.
-        `data` replaces the typed data of `Run[S]`.
+        `questions` adds open questions, and `answered` maps open questions to their answers. `flags` adds risk flags
+        (with details, if it is a mapping), and `lower` removes some. `discard` removes artifacts by id. `data` replaces
+        the typed data of `Run[S]`. `budget` lowers limits for the rest of the run, and `constraints` adds constraints.
         """
-        change = StateChange(
-            goal=goal,
-            facts=facts,
-            plan=plan,
-            revise=revise,
-            questions=questions,
-            answered=answered,
-            flags=flags,
-            data=data,
-            source=source,
-            retract=retract,
-            derived_from=derived_from,
-        )
         name = self._x.take_name("patch")
         record = self._x.find(name, b.StatePatched)
         if record is not None:
             return self._patch(name, record, None)
         x = self._x
-        step, before = x.last_step(), x.journal.working.plan
-        return self._patch(name, None, change.patch(x.agent.data_codec, step, before, x.kit.store.redaction))
+        made = StateChange(**change).patch(x.agent.data_codec, x.last_step(), x.journal.working, x.kit.store.redaction)
+        return self._patch(name, None, made)
 
     async def _patch(self, name: str, record: Record | None, patch: StatePatch | None) -> None:
         x = self._x
@@ -628,9 +621,20 @@ class Turns(AsyncIterator[Turn]):
 
     async def _next(self) -> None:
         x = self._x
+        self._apply_received()
         self._number += 1
         x.journal.add(b.TurnStarted(loop=self._loop, number=self._number))
         with x.work():
             if x.must_flush("turn_ends"):
                 await x.flush()
             await x.snapshot()
+
+    def _apply_received(self) -> None:
+        """Apply the patches that others have sent since the last turn. They belong to the turn that ends here."""
+        x = self._x
+        for count, (seq, sent) in enumerate(list(x.history.patches.items()), 1):
+            patch = rebased(x.journal.working, sent)
+            name = f"{self._loop}/{self._number}/received#{count}"
+            x.journal.add(b.StatePatched(name=name, patch=patch, event=seq))
+            x.learn(partial(Working.apply, patch=patch))
+            del x.history.patches[seq]

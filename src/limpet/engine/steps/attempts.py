@@ -1,10 +1,11 @@
 """One attempt of a tool: its timeout and its progress reports."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from limpet.clock import SECOND
+from limpet.clock import SECOND, earliest
 from limpet.engine.definitions.call_context import Call
 from limpet.engine.execution.execution import Execution
 from limpet.events import bodies as b
@@ -16,29 +17,38 @@ class TimedOut(TimeoutError):
     """An attempt exceeded its timeout."""
 
 
-async def within(x: Execution, work: Any, limit: int) -> Any:
-    """Return the result of the work. Raises TimedOut after `limit` microseconds.
+async def within(x: Execution, work: Any, limit: int | None) -> Any:
+    """Return the result of the work. Raises TimedOut after `limit` microseconds, or at the run's deadline.
 
     A cancelled effect may have been applied.
     """
     task = asyncio.ensure_future(work)
-    expired = False
+    begun, expired = x.kit.now(), False
+    until = None if limit is None else begun + limit
+    timers: list[Callable[[], object]] = []
 
-    def expire() -> None:
+    def check() -> None:
         nonlocal expired
-        expired = True
-        task.cancel()
+        end = earliest(until, x.deadline)
+        assert end is not None
+        left = end - x.kit.now()
+        if left > 0:  # The first check, or the deadline was extended meanwhile.
+            timers[:] = [x.kit.clock.call_later(left, check)]
+        else:
+            expired = True
+            task.cancel()
 
-    cancel_timer = x.kit.clock.call_later(limit, expire)
+    check()
     try:
         await asyncio.wait({task})
     except asyncio.CancelledError:
         task.cancel()
         raise
     finally:
-        cancel_timer()
+        for cancel_timer in timers:
+            cancel_timer()
     if expired and task.cancelled():
-        raise TimedOut(f"timed out after {limit / SECOND:g} s")
+        raise TimedOut(f"timed out after {(x.kit.now() - begun) / SECOND:g} s")
     return task.result()
 
 

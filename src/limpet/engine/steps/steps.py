@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from limpet.clock import SECOND, earliest
+from limpet.clock import SECOND
 from limpet.engine.approvals.approvals import ApprovalGate
 from limpet.engine.approvals.externals import ExternalReads
 from limpet.engine.approvals.freshness import Freshness
-from limpet.engine.approvals.refusals import NewStep
+from limpet.engine.approvals.refusals import NewStep, recall_late, refuse_late
 from limpet.engine.definitions.call_context import Call
 from limpet.engine.definitions.tools import Tool, check_tool, idempotency_key
 from limpet.engine.execution.execution import Execution
@@ -105,6 +105,7 @@ class Steps:
             assert record.end is not None
             await x.enter(record.end)
             return await self._outcome(step, record.settled)
+        await recall_late(x, step.name)
         latest = await self._last_event(step, record)
         try:
             while not _is_settled(latest):
@@ -156,8 +157,8 @@ class Steps:
         """Get permission for a new step, and the arguments that it may use."""
         if step.tool.traits.fresh:
             await self._freshness.recall(step.name)
-        if self._x.is_late:
-            raise self._x.deadline_error(step.name)
+        if self._x.is_late and not self.approvals.is_considered(step.name):
+            await refuse_late(self._x, _new(step))
         if step.is_check:
             self._prepare(step, step.args)
             return
@@ -253,7 +254,7 @@ class Steps:
         """Make one attempt. `nothing_left` means that no earlier attempt was applied."""
         x = self._x
         if x.is_late:
-            raise x.deadline_error(step.name)
+            await refuse_late(x, _new(step))
         if step.tool.traits.max_spend is not None and not step.is_budget_checked:
             await self.approvals.check_budget(_new(step), step.tool.traits.max_spend)
         is_fresh = step.is_fresh
@@ -378,7 +379,7 @@ class Steps:
     def _start_events(self, step: Step, attempt: int) -> Sequence[AnyBody]:
         """Return the events that start an attempt. If the budget is limited, they reserve what the attempt may use."""
         most, started = step.tool.traits.max_spend, self._started(step, attempt)
-        limits = self._x.journal.fold.working.budget
+        limits = self._x.journal.working.budget
         if most is None or limits is None or not (limits.max_llm_tokens or limits.max_cost):
             return (started,)
         return started, b.BudgetReserved(number=step.number, tokens=most.tokens, cost=most.cost)
@@ -411,9 +412,8 @@ class Steps:
         """Call the function, within its timeout and the run's deadline."""
         x = self._x
         work = x.kit.perform(step.tool, step.tool.fn, step.bound(), call)
-        until = None if x.deadline is None else max(x.deadline - x.kit.now(), 1)
-        timeout = earliest(step.tool.traits.timeout, until)
-        return await work if timeout is None else await within(x, work, timeout)
+        timeout = step.tool.traits.timeout
+        return await work if timeout is None and x.deadline is None else await within(x, work, timeout)
 
     def _completed(self, step: Step, attempt: int, output: Any, call: Call) -> b.StepCompleted:
         place, spent = step.place(attempt), call.total

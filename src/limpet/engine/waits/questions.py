@@ -4,7 +4,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypedDict
 
 from limpet.arguments import brief, check
-from limpet.clock import Duration, earliest, microseconds
+from limpet.clock import Duration, microseconds
 from limpet.engine.definitions.types import TypeCodec, codec_of
 from limpet.engine.execution.execution import Execution
 from limpet.engine.replay.history import Record
@@ -74,7 +74,7 @@ class Questions:
             schema=None if options is not None else x.shown(wanted.schema()),
             options=None if options is None else x.shown(options),
             default=x.shown(wanted.dump(how["default"])) if "default" in how else None,
-            expires=earliest(expires, x.deadline),
+            expires=expires,
             escalate=tuple(how.get("escalate", ())),
         )
 
@@ -89,7 +89,7 @@ class Questions:
         if decided.answer is None:
             if request.default is not None:
                 return wanted.load(await x.unpack(request.default))
-            expired_at = decided.expires or x.deadline or 0
+            expired_at = decided.expires or 0
             raise x.attribute_error(Expired(request=decided.request, expired_at=expired_at, fix=AFTER_EXPIRY), name)
         try:
             return wanted.load(_value_of(decided.answer, await x.unpack(decided.answer.answer)))

@@ -62,7 +62,7 @@ class Waits:
     @property
     def next_wake(self) -> int | None:
         """Time of the first wait that is due, or None."""
-        return earliest(*(slot.wake for slot in self._slots.values()))
+        return earliest(*(slot.wake for slot in self._slots.values()), self._x.deadline if self._slots else None)
 
     def check(self) -> None:
         """End the waits that are over, in the order of their events."""
@@ -77,11 +77,15 @@ class Waits:
     async def expire(self) -> bool:
         """Record expired requests, until other events arrive. Returns whether any were due."""
         now, last_seen = self._x.kit.now(), self._x.journal.last_seen
-        due = [slot for slot in self.open if slot.request and slot.wake is not None and slot.wake <= now]
+        due = [slot for slot in self.open if slot.request and self._is_due(slot, now)]
         for slot in due:
             if not await self._expire(slot, last_seen):
                 break
         return bool(due)
+
+    def _is_due(self, slot: OpenWait, now: int) -> bool:
+        due = earliest(slot.wake, self._x.deadline)
+        return due is not None and due <= now
 
     async def _expire(self, slot: OpenWait, last_seen: int) -> bool:
         """Record the expiration of one request.
@@ -106,11 +110,11 @@ class Waits:
     def _expiration(self, slot: OpenWait, request: b.RequestOpened) -> "_Expiration":
         """Return what follows the expiration of a request: the next person is asked, or the wait ends."""
         x, done = self._x, len(self._x.history.escalations.get(request.request, ()))
-        if done < len(request.escalate) and slot.wake != x.deadline:
+        if done < len(request.escalate) and not x.is_late:
             period = max((request.expires or 0) - self._opened_at(request), 1)
-            later = earliest(x.kit.now() + period, x.deadline)
             to = (request.escalate[done],)
-            body = b.RequestExpired(request=request.request, outcome="escalated", to=to, expires=later)
+            expires = x.kit.now() + period
+            body = b.RequestExpired(request=request.request, outcome="escalated", to=to, expires=expires)
             notifications = notification_runs(x, request, to)
             return _Expiration((body, *notifications.called), notifications.runs)
         expired = b.RequestExpired(request=request.request, outcome="raised" if request.default is None else "default")
@@ -186,11 +190,11 @@ class Waits:
             found = x.history.answer_to(opened.request)
             return None if found is None else b.WaitEnded(name=opened.name, how="answered", event=found[0])
 
-        expires = earliest(opened.expires, x.deadline)
-        ended = await self._wait(record, opened, Wait(what="person", key=opened.request), expires, look)
+        ended = await self._wait(record, opened, Wait(what="person", key=opened.request), None, look)
         answer = x.history.commands.get(ended.event) if ended.event is not None else None
         assert answer is None or isinstance(answer, b.RequestAnswered)
-        return RequestOutcome(opened.request, answer, self._expiry(opened))
+        expires = earliest(self._expiry(opened), x.deadline_of(opened.name))
+        return RequestOutcome(opened.request, answer, expires)
 
     async def pause(self, name: str, until: int) -> None:
         """Wait until the next attempt of a step is due; the log already has that time."""
@@ -205,7 +209,7 @@ class Waits:
                 if not ended.done():
                     ended.set_result((b.WaitEnded(name=name, how="fired"), 0))
 
-        self._slots[place] = OpenWait(place, wait, earliest(until, self._x.deadline), look, ended)
+        self._slots[place] = OpenWait(place, wait, until, look, ended)
         self._x.wake_driver()
         try:
             await ended
@@ -228,7 +232,7 @@ class Waits:
             await self._begin(opened)
         ended: asyncio.Future[tuple[b.WaitEnded, int]] = asyncio.get_running_loop().create_future()
         request = opened if isinstance(opened, b.RequestOpened) else None
-        until = self._expiry(request) if request is not None else earliest(wake, x.deadline)
+        until = wake if request is None else self._expiry(request)
         self._slots[name] = OpenWait(name, wait, until, look, ended, request)
         x.active_at = x.kit.clock.ticks()
         x.wake_driver()
@@ -241,7 +245,9 @@ class Waits:
         return end
 
     def _was_closed(self, opened: Opening) -> bool:
-        """Return whether a request was closed undecided when the run failed, so it must be opened again."""
+        """Return whether a timer or an undecided request was closed when the run failed, so it is opened again."""
+        if isinstance(opened, b.TimerSet):
+            return not self._x.journal.fold.is_waiting(opened.name)
         if not isinstance(opened, b.RequestOpened) or self._x.journal.fold.is_asking(opened.request):
             return False
         history = self._x.history
@@ -267,9 +273,11 @@ class Waits:
         return next((name for name, give_up_at in self.awaiting_cancel.items() if give_up_at <= now), None)
 
     def _expiry(self, request: b.RequestOpened) -> int | None:
-        """Return when a request expires; after an escalation, the period starts again for the next person."""
+        """Return when a request expires, apart from the run's deadline. After an escalation, the period starts again
+        for the next person.
+        """
         done = self._x.history.escalations.get(request.request)
-        return earliest(done[-1].expires if done else request.expires, self._x.deadline)
+        return done[-1].expires if done else request.expires
 
     async def _begin(self, opened: Opening) -> None:
         x = self._x

@@ -383,7 +383,8 @@ class RunDriver:
     async def _pause(self, x: Execution, *, held: bool) -> None:
         """Wait until something happens or is due."""
         assert self._waits is not None
-        due = [] if held else [wake - self._kit.now() for slot in self._waits.open if (wake := slot.wake) is not None]
+        wake = None if held else self._waits.next_wake
+        due = [] if wake is None else [wake - self._kit.now()]
         if (
             not held
             and self._waits.open
@@ -487,7 +488,7 @@ class RunDriver:
         if not steps:
             return True
         x = self._execution()
-        x.is_undoing, x.deadline = True, None
+        x.is_undoing = True
         assert self._waits is not None
         task = asyncio.create_task(Compensation(x, self._waits).run(steps, because), name=f"limpet:{self.run}:undo")
         why = await self._supervise(x, task)

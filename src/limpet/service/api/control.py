@@ -1,13 +1,23 @@
-"""Control runs: resume, pause, cancel, signal."""
+"""Control runs: resume, extend, pause, cancel, signal, patch."""
 
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any, TypedDict, Unpack
+
+from msgspec.structs import asdict
 
 from limpet.arguments import checked
+from limpet.clock import Duration
+from limpet.engine.definitions.agents import Budget, limits_of
 from limpet.engine.execution.handle import Handle
 from limpet.engine.execution.principal import Principal
 from limpet.engine.execution.views import RunInfo
+from limpet.engine.run.sent_patch import patch_to_send
+from limpet.errors import InvalidArgument
+from limpet.events import Limits
 from limpet.events import bodies as b
 from limpet.service.api.core import AppCore
+from limpet.service.extend import RunExtension, budget_request, plan_extension
 from limpet.service.operation import CommandId, InDoors, Param, RunId, command
 from limpet.service.resolve import run_of
 
@@ -16,6 +26,27 @@ __all__ = ["By", "Control"]
 By = Annotated[
     str | Principal | None, Param(description="Who sends it, which is recorded.", examples=["ann"]), InDoors(str | None)
 ]
+
+
+Texts = Annotated[Sequence[str] | None, InDoors(list[str] | None)]
+Named = Annotated[Mapping[str, Any] | None, InDoors(dict[str, Any] | None)]
+
+
+class PatchParams(TypedDict, total=False):
+    """Parts of a patch that may come from outside."""
+
+    goal: Annotated[str | None, Param(description="New goal.")]
+    facts: Annotated[Named, Param(description="Facts to add or replace, by key.", examples=[{"cents": 900}])]
+    retract: Annotated[Texts, Param(description="Keys of facts to remove.")]
+    source: Annotated[str | None, Param(description="Source of the facts. Default: the sender.")]
+    derived_from: Annotated[Texts, Param(description="Keys of facts that these were derived from.")]
+    plan: Annotated[Texts, Param(description="New plan. Items that stay keep their status.")]
+    questions: Annotated[Texts, Param(description="Questions to add.")]
+    answered: Annotated[
+        Mapping[str, str] | None, Param(description="Answers to open questions."), InDoors(dict[str, str] | None)
+    ]
+    flags: Annotated[Texts, Param(description="Risk flags to add.")]
+    lower: Annotated[Texts, Param(description="Risk flags to remove.")]
 
 
 @checked
@@ -32,6 +63,57 @@ class Control(AppCore):
             sender = self._principal(by).sender
             await self._send(run, b.ResumeRequested(command=self._command_id(command_id), **sender))
         return Handle(self._port, run, self._find_code(row.agent, row.agent_version))
+
+    @command("/runs/{run}/extend", result=RunInfo, example="ticket-42 --budget max_steps=40 --deadline 2h")
+    async def extend(
+        self,
+        run: RunId,
+        /,
+        *,
+        budget: Annotated[
+            Budget | Mapping[str, Any] | None,
+            Param(description="New limits: max_steps, max_cost, ….", examples=[{"max_steps": 40}]),
+            InDoors(dict[str, int | float | str] | None),
+        ] = None,
+        deadline: Annotated[
+            datetime | Duration | None,
+            Param(description="New deadline, counted from now.", examples=["2h"]),
+            InDoors(str | None),
+        ] = None,
+        because: Annotated[str, Param(description="Reason, which is recorded.")] = "",
+        by: By = None,
+        command_id: CommandId = None,
+    ) -> None:
+        """Raise limits of a run's budget, or move its deadline to a later time.
+
+        A run that failed on its budget or deadline continues when it is resumed afterwards. `budget` has the new
+        limits, not what is added to them; the other limits stay. `deadline` is a time, or a duration from now; runs
+        that this one called, and that have the same deadline, get the new one too. If the run asks for a larger budget,
+        this answers its request.
+        """
+        await run_of(self.store, run)
+        if budget is None and deadline is None:
+            raise InvalidArgument(path="budget", reason="pass budget=, deadline= or both")
+        who, id = self._principal(by), self._command_id(command_id)
+        limits = None if budget is None else limits_of(budget)
+        until = None if deadline is None else await self._time_of(deadline, "deadline")
+        self._check_open()
+        if limits is not None and await self._answer_with(run, limits, who, f"{id}:request"):
+            limits = None
+        if limits is not None or until is not None:
+            wanted = RunExtension(limits, until, self.store.redaction.text(because), who, id)
+            await self.store.append(*await plan_extension(self.store, run, wanted, self._actor))
+        if self._worker_loop is not None:
+            self._worker_loop.wake()
+
+    async def _answer_with(self, run: str, limits: Limits, who: Principal, id: str) -> bool:
+        """Answer the run's open request for a larger budget. Returns whether there is one, or this already did."""
+        request = await budget_request(self.store, run)
+        if request is None:
+            return await self.store.has_command(run, id)
+        given = {name: value for name, value in asdict(limits).items() if value is not None and name != "exhausted"}
+        await self._inbox.answer(request, given, who, id)
+        return True
 
     @command("/runs/{run}/pause", result=RunInfo, example="ticket-42")
     async def pause(
@@ -67,6 +149,22 @@ class Control(AppCore):
         await run_of(self.store, run)
         reason, sender = self.store.redaction.text(reason), self._principal(by).sender
         await self._send(run, b.CancelRequested(command=self._command_id(command_id), reason=reason, **sender))
+
+    @command("/runs/{run}/patch", result=RunInfo, is_idempotent=False, example="""ticket-42 --facts '{"cents": 900}'""")
+    async def patch(
+        self, run: RunId, /, *, by: By = None, command_id: CommandId = None, **change: Unpack[PatchParams]
+    ) -> None:
+        """Send a patch of the working state to a run, which applies it at its next turn.
+
+        The agent must use `run.turns`, as LLM agents do; the patch waits until then. Statuses of plan items, the budget
+        and constraints cannot be patched from outside; `extend` raises a budget.
+        """
+        await run_of(self.store, run)
+        who, id = self._principal(by), self._command_id(command_id)
+        if command_id is not None and await self.store.has_command(run, id):
+            return  # The command is repeated.
+        patch = await patch_to_send(self.store, run, change, source=who.name or "outside")
+        await self._send(run, b.PatchReceived(command=id, patch=patch, **who.sender))
 
     @command(
         "/runs/{run}/signals/{name}",

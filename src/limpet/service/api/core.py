@@ -1,9 +1,11 @@
 """The base of the app's topics: its settings and agents, the store, and how commands are sent."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, cast
 
 from limpet.arguments import checked
+from limpet.clock import Duration, microseconds, to_microseconds
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.execution.handle import Port
 from limpet.engine.execution.local_runs import LocalRuns
@@ -13,6 +15,7 @@ from limpet.engine.worker.change_listener import ChangeListener
 from limpet.engine.worker.worker import StoreClock, WorkerLoop
 from limpet.errors import InvalidArgument, not_open
 from limpet.service.conversations import Conversations
+from limpet.service.inbox import Inbox
 from limpet.service.resolve import run_of
 from limpet.service.settings import Settings
 from limpet.service.views import run_info
@@ -50,6 +53,16 @@ class AppCore:
 
     async def _live_workers(self) -> LiveWorkers:
         return await live_workers(self.store, self._time.now())
+
+    async def _time_of(self, given: datetime | Duration, path: str) -> int:
+        """Return a time by the store's clock: a datetime, or a duration from now."""
+        if isinstance(given, datetime):
+            return to_microseconds(given, path)
+        return await self.store.now() + microseconds(given)
+
+    @property
+    def _inbox(self) -> Inbox:
+        return Inbox(self._settings, self._send)
 
     def _check_open(self) -> ChangeListener:
         if self._listener is None:

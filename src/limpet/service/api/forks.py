@@ -1,9 +1,12 @@
 """Fork and replay runs."""
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from limpet.arguments import checked
+from limpet.clock import Duration
+from limpet.engine.definitions.agents import Budget, limits_of
 from limpet.engine.execution.handle import Handle
 from limpet.engine.execution.views import RunInfo
 from limpet.events import Effects, Outside
@@ -56,6 +59,16 @@ class Forks(AppCore):
         model: Annotated[Literal["live"] | None, Param(description="In a stubbed fork, still call models.")] = None,
         input: Annotated[Any, Param(description="Another input."), InDoors(None)] = ...,
         version: Annotated[str | None, Param(description="Another version of the agent.")] = None,
+        budget: Annotated[
+            Budget | Mapping[str, Any] | None,
+            Param(description="Other limits: max_steps, max_cost, ….", examples=[{"max_steps": 40}]),
+            InDoors(dict[str, int | float | str] | None),
+        ] = None,
+        deadline: Annotated[
+            datetime | Duration | None,
+            Param(description="Another deadline, counted from now.", examples=["2h"]),
+            InDoors(str | None),
+        ] = None,
         id: Annotated[str | None, Param(description="Id of the fork.")] = None,
         by: By = None,
     ) -> Handle[Any]:
@@ -64,6 +77,7 @@ class Forks(AppCore):
         The original run does not change. `at` is the first step that is not shared; `seq` is the last event that is
         shared (to open a request again, for example). `patch` changes the state (as for `run.patch`), `results`
         replaces results of shared steps by number, `input` and `version` replace the input and the agent's version.
+        `budget` replaces some limits, and `deadline` (a time, or a duration from now) the deadline.
 
         `effects` controls the effects of the fork: `"ask"` asks a person before each one, `"live"` executes them, and
         `"stub"` makes no external calls. In a stubbed fork, a tool returns what the original run got from the same
@@ -72,7 +86,9 @@ class Forks(AppCore):
         """
         row = await run_of(self.store, run)
         agent = self._find_code(row.agent, version or row.agent_version)
-        more = {"patch": patch or {}, "results": results or {}, "input": input, "by": self._principal(by)}
+        more: dict[str, Any] = {"patch": patch or {}, "results": results or {}, "input": input}
+        more["by"], more["limits"] = self._principal(by), None if budget is None else limits_of(budget)
+        more["deadline"] = None if deadline is None else await self._time_of(deadline, "deadline")
         modes: Mapping[Outside, str | None] = {"reads": reads, "model": model}
         live = tuple(outside for outside, mode in modes.items() if mode == "live")
         options = ForkOptions(at=at, seq=seq, effects=effects, live=live, version=version, **more)

@@ -8,7 +8,7 @@ from limpet.clock import Duration
 from limpet.engine.execution.principal import Principal
 from limpet.engine.execution.views import Request
 from limpet.service.api.core import AppCore
-from limpet.service.inbox import Decided, GrantInfo, Inbox
+from limpet.service.inbox import Decided, GrantInfo
 from limpet.service.operation import CommandId, Cursor, InDoors, Limit, Param, RequestId, RunId, command, query
 from limpet.service.page import Page
 
@@ -25,10 +25,6 @@ class Requests(AppCore):
     """Decide requests."""
 
     topic = "Decide requests"
-
-    @property
-    def _inbox(self) -> Inbox:
-        return Inbox(self._settings, self._send)
 
     @query("/inbox", example="--to finance --older-than 2h")
     async def inbox(

@@ -89,8 +89,8 @@ class Maintenance(Logs):
         """Recompute the counters from the rows."""
         await self._submit(writes.Recount())
 
-    async def _index_steps(self) -> None:
-        """Index the events of a store that was created before events were indexed by step."""
+    async def _derive_rows(self) -> None:
+        """Rebuild all rows of a store that was created before rows had all their columns."""
         last = 0
         while page := await self._ask(lambda: self._backend.streams(last, LARGEST_PAGE)):  # noqa: B023
             last = page[-1][0]
@@ -98,5 +98,5 @@ class Maintenance(Logs):
                 try:
                     await self.rebuild(run)
                 except (Tampered, DamagedEvent, NewerVersion, NotFound) as error:
-                    log.warning("run %s: its steps cannot be indexed: %s", run, error)
+                    log.warning("run %s: its rows cannot be rebuilt: %s", run, error)
         await self._submit(writes.MarkIndexed())

@@ -13,7 +13,7 @@ def kept() -> bytes:
     memory = Learned()
     memory._created = b.RunCreated(agent="a", agent_version="1", input=inline(None))
     memory.history.turns = {"turns#1": 1}
-    memory.history.flags = [(3, "old news")]
+    memory.history.flags = [(3, "old news", "")]
     data = memory.dump()
     assert data is not None
     return data
