@@ -19,7 +19,7 @@ from limpet.clock import SystemClock, microseconds
 from limpet.engine.worker.worker import Worker
 from limpet.ids import RandomIds
 from limpet.service import App
-from limpet.service.doctor import CheckOptions, Finding, run_checks, without_risk
+from limpet.service.doctor import CheckOptions, Finding, check_code, run_checks
 
 __all__: list[str] = []
 
@@ -137,14 +137,18 @@ def doctor(
 ) -> None:
     """Check the store, its clock, stuck runs and workers, and suggest fixes.
 
+    With an app, also list what its tools and agents leave open: timeouts, retries, deadlines, verify and compensate
+    functions, each with the code to add.
+
     Exits with 1 if a check fails.
     """
     needed = target is None or url is not None
     wanted = CheckOptions(last=last, stuck=microseconds(stuck), fix=fix, needed=needed)
-    store = limpet.open_store(url) if target is None else load_worker(target, url, Worker()).store
+    app = None if target is None else load_worker(target, url, Worker())
+    store = limpet.open_store(url) if app is None else app.store
     found = asyncio.run(run_checks(store, SystemClock(), wanted))
-    if target is not None:
-        found += [*without_risk()] or [Finding(what="tools", level="ok", message="all effects declare a risk")]
+    if app is not None:
+        found += check_code(app.serves)
     if json:
         print_json(found)
     else:

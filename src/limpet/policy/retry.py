@@ -7,7 +7,7 @@ from limpet.arguments import defining
 from limpet.clock import Duration, microseconds
 from limpet.errors import DefinitionError
 
-__all__ = ["Again", "Attempt", "GiveUp", "Retry", "as_retry", "decide"]
+__all__ = ["READ_RETRY", "Again", "Attempt", "GiveUp", "Retry", "as_retry", "decide"]
 
 
 @defining
@@ -30,6 +30,10 @@ class Retry:
             raise DefinitionError(what=repr(self), reason=reason)
         microseconds(self.first)
         microseconds(self.cap)
+
+
+READ_RETRY = Retry(3)
+"""How often a read is tried, unless it says otherwise: repeating it is safe."""
 
 
 def as_retry(retry: Retry | int | None) -> Retry | None:

@@ -6,10 +6,11 @@ Each finding names what was checked, how severe it is, and what to do.
 import shutil
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from limpet.clock import SECOND, Clock
-from limpet.engine.definitions.tools import registered_tools
+from limpet.engine.definitions.agents import Agent
+from limpet.engine.definitions.tools import Tool, registered_tools
 from limpet.errors import LimpetError
 from limpet.events import KINDS
 from limpet.service.views import LIVE
@@ -18,7 +19,7 @@ from limpet.service.workers import served_by
 from limpet.stores import RunFilter, RunRow, Store
 from limpet.times import format_time
 
-__all__ = ["CheckOptions", "Finding", "Level", "run_checks", "without_risk"]
+__all__ = ["CheckOptions", "Finding", "Level", "check_code", "run_checks"]
 
 Level = Literal["ok", "warn", "bad"]
 # Tolerated difference of clocks, and the difference from which leases are unreliable.
@@ -83,13 +84,40 @@ async def run_checks(store: Store, clock: Clock, options: CheckOptions) -> list[
         return [_failed("store", error)]
 
 
-def without_risk() -> Iterator[Finding]:
-    """Yield a finding for each tool that has an effect but no risk, and therefore never needs approval."""
-    for tool in sorted(registered_tools(), key=lambda each: each.name):
-        if tool.traits.effect != "none" and tool.traits.risk is None:
-            message = f"{tool.name} has the effect {tool.traits.effect!r} but no risk, so it never needs approval"
-            hint = "Set risk= on the tool and approvals= on the agent."
-            yield Finding(what="tools", level="warn", message=message, hint=hint)
+def check_code(agents: Sequence[Agent[Any, Any]]) -> Iterator[Finding]:
+    """Yield what the agents and the registered tools leave open, with the code to add; or that there is nothing."""
+    open_points = [*map(_of_agent, agents), *map(_of_tool, sorted(registered_tools(), key=lambda each: each.name))]
+    found = [each for each in open_points if each is not None]
+    yield from found or [Finding(what="tools", level="ok", message="all tools and agents declare their limits")]
+
+
+def _of_agent(agent: Agent[Any, Any]) -> Finding | None:
+    if agent.rules.deadline is not None:
+        return None
+    message = f"agent {agent.name} has no deadline, so a run may never end"
+    return Finding(what="agents", level="warn", message=message, hint='Add deadline="1h" to it.')
+
+
+def _of_tool(tool: Tool[..., Any, Any]) -> Finding | None:
+    traits, hooks = tool.traits, tool.hooks
+    is_effect = traits.effect != "none"
+    missing = {
+        "timeout": (traits.timeout is None, 'timeout="30s"'),
+        "risk": (is_effect and traits.risk is None, 'risk="external_action"'),
+        "retry": (traits.effect == "idempotent" and traits.retry is None, "retry=3"),
+        "verify": (traits.effect == "once" and hooks.verify is None, f"@{tool.name}.verify"),
+        "compensation": (
+            is_effect and hooks.compensate is None and not traits.irreversible,
+            f"@{tool.name}.compensate or irreversible=True",
+        ),
+    }
+    names = [name for name, (is_missing, _) in missing.items() if is_missing]
+    if not names:
+        return None
+    message = f"tool {tool.name} (effect {traits.effect!r}) has no {', no '.join(names)}"
+    return Finding(
+        what="tools", level="warn", message=message, hint=f"Add {'; '.join(missing[each][1] for each in names)}."
+    )
 
 
 async def _all(what: str, check: AsyncIterator[Finding]) -> list[Finding]:

@@ -6,7 +6,7 @@ from limpet.state.fold import Fold, fold
 from limpet.state.log_view import LogView, StepView, step_of
 from limpet.state.patch import apply, describe_patch, diff
 from limpet.state.run import ENDED, Counters, Position, RunState, Status
-from limpet.state.task import TaskRecord, task_record
+from limpet.state.task import TaskRecord, TaskState, task_record
 
 __all__ = [
     "ENDED",
@@ -19,6 +19,7 @@ __all__ = [
     "Status",
     "StepView",
     "TaskRecord",
+    "TaskState",
     "apply",
     "derived",
     "describe_patch",

@@ -5,6 +5,7 @@ use.
 """
 
 from collections.abc import Collection, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -31,6 +32,7 @@ __all__ = ["NO_DATA", "AgentState", "check_constraints", "current_item"]
 
 
 NO_DATA = Raw(b"{}")
+LOOP = "human_in_the_loop"
 
 
 class AgentState(Part, frozen=True, kw_only=True):
@@ -132,6 +134,9 @@ def check_constraints(constraints: Constraints | None) -> None:
     if constraints is None:
         return
     canonical(constraints)
+    for name in constraints:
+        if name != LOOP and (name.startswith("human") or get_close_matches(name, [LOOP], cutoff=0.8)):
+            raise InvalidValue(path=f"$.constraints.{name}", reason=f"unknown; {LOOP} is the one that is enforced")
     try:
         approval_levels(constraints)
     except msgspec.ValidationError as error:

@@ -1,14 +1,20 @@
 """A run as a task record, with the seven fields of a common task table, computed from the run's state."""
 
+from typing import Literal
+
 import msgspec
 
 from limpet.events import Payload
 from limpet.events.parts import Part
 from limpet.events.values import encode
-from limpet.state.run import RunState, Status
+from limpet.state.run import RunState
 from limpet.times import to_datetime
 
-__all__ = ["TaskRecord", "task_record"]
+__all__ = ["TaskRecord", "TaskState", "task_record"]
+
+
+TaskState = Literal["pending", "running", "awaiting_user", "waiting", "completed", "failed", "cancelled"]
+"""State of a task: the status of its run, and `awaiting_user` while the run waits for a person."""
 
 
 class TaskRecord(Part, frozen=True, kw_only=True):
@@ -16,7 +22,7 @@ class TaskRecord(Part, frozen=True, kw_only=True):
 
     id: str
     user_input: str
-    state: Status
+    state: TaskState
     result: str = ""
     error: str = ""
     created_at: str
@@ -28,7 +34,7 @@ def task_record(state: RunState) -> TaskRecord:
     return TaskRecord(
         id=state.run,
         user_input=_text(state.input),
-        state=state.status,
+        state="awaiting_user" if any(wait.what == "person" for wait in state.waits) else state.status,
         result=_text(state.output) if state.output is not None else "",
         error=state.error.message or state.error.type if state.error is not None else "",
         created_at=_time(state.created),

@@ -707,6 +707,7 @@ def _matches(row: RunRow, where: RunFilter) -> bool:
     return (
         row.type == where.type
         and (not where.status or row.status in where.status)
+        and (where.waits is None or any(wait.startswith(f"{where.waits}:") for wait in row.waits))
         and all(want is None or want == have for want, have in wanted)
         and where.labels.items() <= row.labels.items()
         and (where.created_from is None or row.created >= where.created_from)

@@ -187,6 +187,8 @@ class RunFilter(Part, frozen=True, kw_only=True):
 
     type: Literal["run", "conversation"] = "run"
     status: tuple[str, ...] = ()
+    waits: Literal["person", "signal", "run", "time", "operator"] | None = None
+    """Only runs that wait for this."""
     agent: str | None = None
     session: str | None = None
     user: str | None = None

@@ -184,6 +184,7 @@ class SqlReads(ABC):
 
     def _where(self, start: str, where: RunFilter) -> tuple[list[str], dict[str, Any]]:
         given = {
+            "waits": None if where.waits is None else f'%"{where.waits}:%',
             "agent": where.agent,
             "session": where.session,
             "user": where.user,

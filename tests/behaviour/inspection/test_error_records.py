@@ -120,7 +120,7 @@ async def test_a_failure_outside_a_step_has_the_input_of_the_run() -> None:
 async def test_an_escalated_failure_stays_escalated(said: Any, expected: list[str]) -> None:
     """Only if the person lets the step fail, the code gets the error."""
 
-    @limpet.tool(effect="none", name="records_look")
+    @limpet.tool(effect="none", retry=1, name="records_look")
     async def look() -> int:
         raise AssertionError("stubbed")
 
@@ -181,7 +181,7 @@ async def test_a_fork_lists_the_failures_that_it_shares() -> None:
 async def test_a_failure_that_was_resumed_still_says_that_it_failed_the_run() -> None:
     """Also if the run fails again, or completes."""
 
-    @limpet.tool(effect="none", name="records_flaky")
+    @limpet.tool(effect="none", retry=1, name="records_flaky")
     async def flaky() -> int:
         raise AssertionError("stubbed")
 
@@ -377,7 +377,7 @@ async def test_failures_of_one_run_are_read_in_pages() -> None:
 
 
 async def test_large_inputs_are_shown_by_size() -> None:
-    @limpet.tool(effect="none", name="records_large")
+    @limpet.tool(effect="none", retry=1, name="records_large")
     async def large(text: str) -> None:
         raise ValueError("too large")
 
@@ -413,7 +413,7 @@ async def test_secrets_are_removed_from_tracebacks() -> None:
     """From the record, the exception that is raised, and its note."""
     password = limpet.Secret("walrus-and-carpenter")
 
-    @limpet.tool(effect="none", name="records_login")
+    @limpet.tool(effect="none", retry=1, name="records_login")
     async def login() -> None:
         raise PermissionError(f"wrong password {password.reveal()}")
 

@@ -15,7 +15,7 @@ from limpet import testing
 async def test_a_listed_error_goes_to_a_person(said: Any, calls: int, result: str) -> None:
     """The person can retry, let the step fail, or give its result."""
 
-    @limpet.tool(effect="none")
+    @limpet.tool(effect="none", retry=1)
     async def look() -> str:
         raise AssertionError("stubbed")
 
@@ -42,7 +42,7 @@ async def test_a_listed_error_goes_to_a_person(said: Any, calls: int, result: st
 
 async def test_an_unlisted_error_fails_the_run() -> None:
 
-    @limpet.tool(effect="none")
+    @limpet.tool(effect="none", retry=1)
     async def look() -> None:
         raise KeyError("x")
 
@@ -101,7 +101,7 @@ async def test_an_idempotent_effect_with_an_unknown_outcome_goes_to_a_person() -
 async def test_budget_pressure_goes_to_a_person(said: str) -> None:
     """Once per limit. The run continues, or the step is refused."""
 
-    @limpet.tool(effect="none")
+    @limpet.tool(effect="none", retry=1)
     async def look(n: int) -> int:
         return n
 
@@ -163,7 +163,7 @@ def test_an_escalation_without_a_condition_is_refused() -> None:
 async def test_a_resumed_failure_escalates_again() -> None:
     """The answer to the earlier failure is not reused."""
 
-    @limpet.tool(effect="none")
+    @limpet.tool(effect="none", retry=1)
     async def look() -> int:
         raise ValueError("odd")
 

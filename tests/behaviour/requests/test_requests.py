@@ -25,7 +25,7 @@ async def refund(order: str, cents: int = 100) -> str:
     return f"{order}: {cents}"
 
 
-@limpet.tool(effect="none", name="desk_look")
+@limpet.tool(effect="none", retry=1, name="desk_look")
 async def look(order: str) -> dict[str, Any]:
     if order == "gone":
         raise LookupError("no such order")
@@ -76,7 +76,7 @@ async def test_a_request_shows_the_context_of_the_decision() -> None:
 async def test_the_context_of_a_request_shows_only_the_newest_steps() -> None:
     """It counts the steps that are left out."""
 
-    @limpet.tool(effect="none")
+    @limpet.tool(effect="none", retry=1)
     async def count(n: int) -> int:
         return n
 
@@ -393,7 +393,7 @@ async def test_channels_are_notified_of_a_reopened_request() -> None:
     """A resumed run opens its request again."""
     told: list[str] = []
 
-    @limpet.tool(effect="none")
+    @limpet.tool(effect="none", retry=1)
     async def flaky() -> int:
         raise NotImplementedError
 

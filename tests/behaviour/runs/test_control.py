@@ -27,7 +27,7 @@ async def test_a_resumed_run_repeats_only_its_failed_step() -> None:
     async def act(what: str) -> str:
         return what
 
-    @limpet.tool(effect="none")
+    @limpet.tool(effect="none", retry=1)
     async def flaky(n: int) -> int:
         raise NotImplementedError
 
@@ -61,7 +61,7 @@ async def test_a_resumed_run_repeats_only_its_failed_step() -> None:
 async def test_a_resume_reopens_an_expired_request_and_resumes_a_failed_child() -> None:
     """The child run is resumed, not started a second time."""
 
-    @limpet.tool(effect="none")
+    @limpet.tool(effect="none", retry=1)
     async def flaky(n: int) -> int:
         return n
 
@@ -174,7 +174,7 @@ async def test_a_run_that_kills_its_workers_is_quarantined(decides: str) -> None
     """Two deaths make the run a suspect; three more, alone, quarantine it. A cancel does not call its code."""
     entered = asyncio.Event()
 
-    @limpet.tool(effect="none")
+    @limpet.tool(effect="none", retry=1)
     async def poison() -> None:
         entered.set()
         await asyncio.get_running_loop().create_future()
@@ -207,7 +207,7 @@ async def test_a_quarantined_run_is_retried_after_1_minute_10_minutes_and_1_hour
     entered = asyncio.Event()
     mended = False
 
-    @limpet.tool(effect="none")
+    @limpet.tool(effect="none", retry=1)
     async def poison() -> int:
         entered.set()
         return 7 if mended else await asyncio.get_running_loop().create_future()
@@ -247,7 +247,7 @@ async def test_a_quarantined_run_that_makes_progress_is_released() -> None:
     """Once the cause is fixed, the next automatic retry completes the run without an operator."""
     entered, mended = asyncio.Event(), asyncio.Event()
 
-    @limpet.tool(effect="none")
+    @limpet.tool(effect="none", retry=1)
     async def poison() -> int:
         entered.set()
         await mended.wait()

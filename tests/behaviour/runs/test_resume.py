@@ -42,7 +42,7 @@ async def test_a_resume_keeps_a_failure_that_the_code_handled() -> None:
 async def test_a_resumed_run_reopens_requests_that_its_failure_closed() -> None:
     """The request was concurrent with the step that failed."""
 
-    @limpet.tool(effect="none")
+    @limpet.tool(effect="none", retry=1)
     async def flaky() -> int:
         raise NotImplementedError
 

@@ -186,15 +186,14 @@ def test_state_diff_and_compare_print_text_and_json(url: str) -> None:
     assert (wrong.exit_code, "[not_found]" in wrong.stderr) == (1, True)
 
 
-def test_doctor_lists_effects_without_a_risk() -> None:
-    """They would never need approval."""
+def test_doctor_lists_what_tools_and_agents_leave_open() -> None:
+    """Each line names the tool and the code to add."""
     words, root = [LIMPET, "doctor", "tests.interfaces.cli.shop:both"], Path(__file__).parents[3]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=root)
     assert done.returncode == 0
-    says = "shop_charge has the effect 'once' but no risk, so it never needs approval. Set risk= on the tool and"
-    assert lines(done.stdout)[-1][:2] == ["warn", "tools"]
-    assert lines(done.stdout)[-1][2].startswith(says)
-    assert "shop_mail" not in done.stdout
+    found = {each[2] for each in lines(done.stdout) if each[:2] == ["warn", "tools"]}
+    says = "tool shop_charge (effect 'once') has no timeout, no risk, no verify, no compensation. Add timeout=\"30s\"; "
+    assert any(each.startswith(says) for each in found)
 
 
 def test_a_run_is_exported_loaded_and_verified_in_another_store(url: str, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from limpet.engine.replay.learned import Read
 from limpet.errors import DefinitionError
 from limpet.events import Fact, Payload, Seen, StatePatch, canonical, digest
 from limpet.events import bodies as b
-from limpet.policy.retry import Retry
+from limpet.policy.retry import READ_RETRY
 
 __all__ = ["External", "ExternalReads", "external", "fact_key"]
 
@@ -29,7 +29,6 @@ T = TypeVar("T")
 Same = Callable[[Any, Any], bool]
 """Returns whether the current data of a source means the same as the earlier data."""
 # A failed read is retried.
-READ_RETRY = Retry(3)
 
 
 class External(Generic[P, T]):

@@ -100,6 +100,8 @@ class AgentOptions:
     exclusive: Exclusive | None = None
     max_age: int | None = None
     """Maximum idle time; a run that was idle for longer waits for an operator."""
+    concurrency: int | None = None
+    """Maximum number of runs that are driven at the same time, over all workers."""
     data: Callable[[], Any] | None = None
     """Makes `run.state.data` of a run that has none yet."""
 

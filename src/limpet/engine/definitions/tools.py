@@ -31,7 +31,7 @@ from limpet.engine.definitions.types import TypeCodec, codec_of
 from limpet.engine.definitions.upgrades import Versions
 from limpet.errors import DefinitionError, WrongCall
 from limpet.events import Spent
-from limpet.policy.retry import Retry, as_retry
+from limpet.policy.retry import READ_RETRY, Retry, as_retry
 from limpet.redaction import NOTHING, Redaction
 from limpet.secret import MARK
 
@@ -348,7 +348,8 @@ class _Declare(Protocol):
         `effect` declares what repeating the function means: "none" (a read or a computation), "idempotent" (safe to
         repeat with the same key), "once" (not safe to repeat) or "transaction" (writes to the store's own database).
         `name` defaults to the function's name. `risk` is the label that approval rules match. `retry` is a number of
-        attempts or a `Retry`, and `timeout` the limit of one attempt. `not_applied` names error classes that mean that
+        attempts or a `Retry`; by default, a tool with effect "none" is tried three times, and others once. `timeout` is
+        the limit of one attempt; there is none by default. `not_applied` names error classes that mean that
         nothing was applied. `irreversible` forbids a compensation. `max_tokens` and `max_cost` are reserved from the
         budget before each attempt. A step needs fresh data from the sources in `fresh`, and makes the data from those
         in `invalidates` out of date.
@@ -386,7 +387,7 @@ def _tool(  # noqa: PLR0913 - all by name
     most = Spent(tokens=max_tokens or 0, cost=max_cost or 0.0) if max_tokens or max_cost else None
     traits = Traits(
         effect=effect,
-        retry=as_retry(retry),
+        retry=as_retry(retry) or (READ_RETRY if effect == "none" else None),
         timeout=None if timeout is None else microseconds(timeout),
         max_spend=most,
         fresh=tuple(each.name for each in fresh),

@@ -64,6 +64,7 @@ def agent(  # noqa: PLR0913 - all by name, and few at a time
     checkpoint: Strategy = "every_step",
     exclusive: Exclusive | None = None,
     max_age: Duration | None = None,
+    concurrency: int | None = None,
     data: Callable[[], Any] | None = None,
 ) -> _Define:
     """Return a decorator that turns a function into an agent.
@@ -73,10 +74,13 @@ def agent(  # noqa: PLR0913 - all by name, and few at a time
     steps, for display. `deadline` is the maximum wall-clock time of a run, including waits, and `budget` what it may
     use. `approvals` and `escalate` decide when a person is asked. `checkpoint` sets when the log is written:
     "every_step", "every_iteration" (at the end of each turn) or "on_state_change" (after each patch). `exclusive`
-    allows one run per "session" or "user" at a time. A run that was idle for longer than `max_age` waits for an
+    allows one run per "session" or "user" at a time. `concurrency` limits how many runs of the agent are driven at the
+    same time, over all workers; runs that wait do not count. A run that was idle for longer than `max_age` waits for an
     operator. `data` makes `run.state.data` of a run that has none yet; without it, the type S of `Run[S]` is called
     without arguments.
     """
+    if concurrency is not None and concurrency < 1:
+        raise DefinitionError(what="an agent", reason=f"concurrency must be at least 1, not {concurrency}")
     if bare:
         raise DefinitionError(what="an agent", reason="add parentheses: @limpet.agent()")
     rules = AgentOptions(
@@ -90,6 +94,7 @@ def agent(  # noqa: PLR0913 - all by name, and few at a time
         checkpoint=checkpoint,
         exclusive=exclusive,
         max_age=None if max_age is None else microseconds(max_age),
+        concurrency=concurrency,
         data=data,
     )
 

@@ -31,12 +31,11 @@ from limpet.events import (
 from limpet.redaction import NOTHING, Redaction
 from limpet.secret import hidden
 from limpet.state import AgentState, derived
-from limpet.state.agent import check_constraints
+from limpet.state.agent import LOOP, check_constraints
 from limpet.state.patch import Working, keep_statuses
 
 __all__ = ["PatchOptions", "SentPatch", "State", "StateChange"]
 
-LOOP = "human_in_the_loop"
 NO_DATA = (
     "Call `await run.patch(data=...)` first, give the fields defaults, pass `data=` to @limpet.agent, or start the run "
     'with `state={"data": {...}}`.'

@@ -120,6 +120,8 @@ class WorkerLoop:
         self._kit, self._worker, self._store_clock, self._timing = kit, worker, store_clock, timing
         self.id = kit.worker
         self._agents_by_version = _index_by_version(agents)
+        limits = ((each.name, each.rules.concurrency) for each in agents)
+        self._concurrency = {name: limit for name, limit in limits if limit is not None}
         self._worker_row = WorkerRow(id=self.id, agents=_versions_by_agent(agents))
         self._drivers: dict[str, RunDriver] = {}
         self._driver_tasks: set[asyncio.Task[None]] = set()
@@ -372,7 +374,9 @@ class WorkerLoop:
         """Claim runs; if another worker dropped this one as dead, register again first."""
         self._clear_suspects()
         skip = [agent for agent, (_, until) in self._skipped_agents.items() if until > self._store_clock.now()]
-        claim = partial(self.store.claim, self.id, limit=limit, skip=skip, cleared=self._cleared)
+        claim = partial(
+            self.store.claim, self.id, limit=limit, concurrency=self._concurrency, skip=skip, cleared=self._cleared
+        )
         try:
             return await claim()
         except NotFound:

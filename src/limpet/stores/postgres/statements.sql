@@ -677,6 +677,9 @@ AND s.status = %(status)b::text
 -- name: runs.statuses
 AND s.status = ANY(%(statuses)b::text[])
 
+-- name: runs.waits
+AND s.waits LIKE %(waits)b::text
+
 -- name: runs.agent
 AND s.agent = %(agent)b::text
 

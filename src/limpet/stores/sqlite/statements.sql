@@ -473,6 +473,9 @@ AND s.status = :status
 -- name: runs.statuses
 AND s.status IN (SELECT value FROM json_each(:statuses))
 
+-- name: runs.waits
+AND s.waits LIKE :waits
+
 -- name: runs.agent
 AND s.agent = :agent
 
