@@ -147,11 +147,11 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
         """Open the store. With agents, start a worker and claim runs that an earlier process left."""
         if not self._settings.creates_store:
             await self._check_store_exists()
-        await self.store.open()
+        is_working = self._settings.worker is not None
+        await self.store.open(to_write=is_working and bool(self._all or self._settings.channels))
         try:
             self._time.sync(await self.store.now())
-            is_working = self._settings.worker is not None
-            if self._settings.creates_store:  # An app that only reads writes nothing.
+            if self._settings.creates_store and self.store.read_only is None:  # An app that only reads writes nothing.
                 await save_contracts(self.store, self._all, served=is_working)
             self._listener = ChangeListener(self.store, self._settings.clock, self._settings.listen_interval)
             self._listener_task = asyncio.create_task(self._listener.run(), name="limpet:change-listener")

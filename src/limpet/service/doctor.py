@@ -114,7 +114,8 @@ def _failed(what: str, error: LimpetError) -> Finding:
 
 async def _opened(store: Store) -> AsyncIterator[Finding]:
     about = await store.about()
-    yield Finding(what="store", level="ok", message="can be opened")
+    why = store.read_only
+    yield Finding(what="store", level="ok", message="can be opened" if why is None else f"read-only: {why.reason}")
     yield Finding(what="database", level="ok", message=about.database)
     if about.schema:
         yield Finding(what="schema", level="ok", message=f"{about.schema}, up to date")

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event as Flag
 from typing import Any, Literal, NamedTuple, Protocol
 
-from limpet.errors import LimpetError, StoreUnavailable
+from limpet.errors import LimpetError, ReadOnlyStore, StoreUnavailable
 from limpet.events import AnyBody, Codec, Event, Head, Packed
 from limpet.events.bodies import Command
 from limpet.state import step_of
@@ -299,11 +299,16 @@ class Backend(Protocol):
     def failure(self) -> StoreUnavailable | None:
         """Why ConnectionLost has persisted so long that another process should take over."""
 
+    read_only: ReadOnlyStore | None
+    """Why the store was opened only for reading; None if it can be written. Then `commit` raises it, unless the store
+    has become writable.
+    """
+
     def exists(self) -> bool:
         """Return whether a store exists, opened or not. Never creates one."""
 
     def open(self) -> None:
-        """Connect, and create or migrate the schema."""
+        """Connect, and create or migrate the schema. A store that can only be read is opened without any write."""
 
     def interrupt(self) -> None:
         """Stop waiting for the server; the store is about to be closed."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from limpet.clock import Clock, SystemClock
-from limpet.errors import NotFound, Unsupported
+from limpet.errors import NotFound, ReadOnlyStore, Unsupported
 from limpet.events import Codec, Event, Packed
 from limpet.stores.backend import Capabilities, EventKeys, Extension, Outcome, StoreInfo, Tables
 from limpet.stores.blobs import Blob, BlobRow
@@ -47,6 +47,7 @@ class MemoryBackend:
     """Rows in dictionaries, behind one lock."""
 
     capabilities = Capabilities(processes=False, durable=False, sees_death=False)
+    read_only: ReadOnlyStore | None = None
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._lock = RLock()

@@ -4,11 +4,22 @@
 -- name: hello
 -- The server's role, timeline and system, and whether its commits are durable.
 SELECT pg_is_in_recovery(),
-    CASE WHEN pg_is_in_recovery() THEN '' ELSE pg_walfile_name(pg_current_wal_lsn()) END,
+    CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_lsn())
+        WHEN has_function_privilege('pg_control_checkpoint()', 'execute')
+        THEN (SELECT lpad(to_hex(timeline_id), 8, '0') FROM pg_control_checkpoint()) ELSE '00000000' END,
     CASE WHEN has_function_privilege('pg_control_system()', 'execute')
         THEN (SELECT system_identifier::text FROM pg_control_system()) ELSE '' END,
     current_setting('synchronous_commit'), current_setting('server_version_num')::bigint,
     current_setting('server_encoding')
+
+-- name: accepts_writes
+-- Whether this server and session accept writes at all.
+SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on'
+
+-- name: may_write
+-- Whether this role may write what every operation writes.
+SELECT current_user, has_table_privilege('{schema}.streams', 'INSERT') AND has_table_privilege('{schema}.streams', 'UPDATE')
+    AND has_table_privilege('{schema}.events', 'INSERT') AND has_table_privilege('{schema}.receipts', 'INSERT')
 
 -- name: now
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
@@ -60,6 +71,12 @@ LISTEN {channel}
 -- Values that change when something is written, and when it becomes visible.
 SELECT (SELECT last_value FROM {schema}.positions), pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
     pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+
+-- name: looking_read_only
+-- The same, from the events. A standby receives the values of a sequence ahead of their use, and a role that may only
+-- select from tables cannot read one.
+SELECT coalesce((SELECT position FROM {schema}.events ORDER BY xid DESC, position DESC LIMIT 1), 0),
+    pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint
 
 -- name: migration_lock
 SELECT pg_advisory_xact_lock(hashtextextended(%b::text, 0))

@@ -12,6 +12,17 @@ PRAGMA mmap_size = 0;
 PRAGMA cache_size = -16000;
 PRAGMA temp_store = MEMORY;
 
+-- name: connect_read_only
+PRAGMA query_only = ON;
+PRAGMA trusted_schema = OFF;
+PRAGMA mmap_size = 0;
+PRAGMA cache_size = -16000;
+PRAGMA temp_store = MEMORY;
+
+-- name: index_in_memory
+-- Before the first read: the index of the log is then built in memory, and not shared.
+PRAGMA locking_mode = EXCLUSIVE
+
 -- name: read_only
 PRAGMA query_only = ON
 
