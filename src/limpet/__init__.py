@@ -23,6 +23,7 @@ from limpet.engine.run.run import Run, Turn
 from limpet.engine.run.working_state import State
 from limpet.engine.steps.retry_decorator import retry
 from limpet.engine.steps.verdict import NotApplied, Permanent, RetryAfter
+from limpet.engine.worker.duties import Retention
 from limpet.engine.worker.worker import Worker
 from limpet.errors import (
     AgentFailed,
@@ -175,6 +176,7 @@ __all__ = [
     "ReadOnlyStore",
     "Rejected",
     "Request",
+    "Retention",
     "Retry",
     "RetryAfter",
     "Retryable",

@@ -8,7 +8,7 @@ import typer
 
 from limpet.cli.command_group import command, example, print_error
 from limpet.cli.load_app import run_with_app
-from limpet.cli.options import STORE, Json, RunId, Url, complete_run, pair_of
+from limpet.cli.options import STORE, Json, RunId, Url, ages, complete_run
 from limpet.cli.output import bar, print_json, print_text
 from limpet.engine.execution.views import RunInfo
 from limpet.errors import LimpetError
@@ -148,15 +148,11 @@ def prune(  # noqa: PLR0913 - all by name, and few at a time
             return await app.prune(
                 older_than=older_than,
                 dry_run=not delete,
-                by_status=_ages(status or []),
-                by_agent=_ages(agent or []),
+                by_status=ages(status or []),
+                by_agent=ages(agent or []),
                 archive=archive,
                 snapshots=snapshots,
             )
 
     found = run_with_app(url, go)
     print_json(found) if json else print_text(str(found))
-
-
-def _ages(given: list[str]) -> dict[str, str | None]:
-    return {name: None if age == "forever" else age for name, age in map(pair_of, given)}

@@ -21,6 +21,7 @@ from limpet.engine.execution.views import EventView, RunInfo
 from limpet.engine.run.children import creation
 from limpet.engine.run.conversation import CHAT
 from limpet.engine.worker.change_listener import GONE, ChangeListener, Subscription
+from limpet.engine.worker.duties import Duty
 from limpet.engine.worker.worker import Worker
 from limpet.errors import (
     ContractError,
@@ -45,6 +46,7 @@ from limpet.service.api.storage import Storage
 from limpet.service.notifier import notifier
 from limpet.service.once import agent_of, create_once
 from limpet.service.operation import InDoors, Param, Resource, command
+from limpet.service.prune import retention_duty
 from limpet.service.resolve import run_of, suggest_agent
 from limpet.service.settings import Settings
 from limpet.service.views import Ended, event_views, read_end
@@ -141,22 +143,28 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
         """The agents that the app was created with."""
         return self._all
 
+    @property
+    def worker(self) -> Worker | None:
+        """The settings of the app's worker; None if it has none."""
+        return self._settings.worker
+
     # Open and close
 
     async def open(self) -> Self:
         """Open the store. With agents, start a worker and claim runs that an earlier process left."""
         if not self._settings.creates_store:
             await self._check_store_exists()
-        is_working = self._settings.worker is not None
-        await self.store.open(to_write=is_working and bool(self._all or self._settings.channels))
+        worker = self._settings.worker
+        has_work = worker is not None and bool(self._all or self._settings.channels or worker.keep)
+        await self.store.open(to_write=has_work)
         try:
             self._time.sync(await self.store.now())
             if self._settings.creates_store and self.store.read_only is None:  # An app that only reads writes nothing.
-                await save_contracts(self.store, self._all, served=is_working)
+                await save_contracts(self.store, self._all, served=worker is not None)
             self._listener = ChangeListener(self.store, self._settings.clock, self._settings.listen_interval)
             self._listener_task = asyncio.create_task(self._listener.run(), name="limpet:change-listener")
-            if (self._all or self._settings.channels) and self._settings.worker is not None:
-                await self._start_worker(self._settings.worker)
+            if worker is not None and has_work:
+                await self._start_worker(worker)
         except BaseException:
             await self.close()
             raise
@@ -175,7 +183,9 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
     async def _start_worker(self, worker: Worker) -> None:
         assert self._listener is not None
         notifiers = [notifier(self.store, self._settings.clock, *each) for each in self._settings.channels.items()]
-        self._worker_loop = self._settings.worker_loop([*self._all, *notifiers], worker, self._time, self)
+        self._worker_loop = self._settings.worker_loop(
+            [*self._all, *notifiers], worker, self._time, self, _duties(self.store, worker)
+        )
         found = await self._worker_loop.start(self._listener)
         names = ", ".join(sorted(self._agents))
         log.info("worker %s: serving %s; resuming %d runs", self._worker_loop.id, names, found)
@@ -436,6 +446,10 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
         finally:
             if self._listener is not None:
                 self._listener.unsubscribe(subscription)
+
+
+def _duties(store: Store, worker: Worker) -> list[Duty]:
+    return [] if worker.keep is None else [retention_duty(store, worker.keep)]
 
 
 def _run_failed(run: str, failed: b.RunFailed, *, is_recorded: bool) -> RunFailed:

@@ -20,6 +20,7 @@ from limpet.stores.blobs import Blob, BlobRow
 from limpet.stores.fork_reads import StepRange
 from limpet.stores.rows import (
     ContractRow,
+    DutyRow,
     Feed,
     KeyRow,
     Late,
@@ -267,6 +268,14 @@ class Tables(Protocol):
     def free_slots(self, number: int, *, driven_only: bool) -> None:
         """Free the slots of a run."""
 
+    # Duties
+
+    def duty(self, name: str) -> DutyRow:
+        """Return a duty's row, locked until the transaction ends. A duty that is not known yet gets a row."""
+
+    def save_duty(self, duty: DutyRow) -> None:
+        """Replace a duty's row, which `duty` returned."""
+
     # Beside the log
 
     def save_snapshot(self, number: int, snapshot: Snapshot) -> None:
@@ -391,6 +400,9 @@ class Backend(Protocol):
 
     def workers(self) -> list[WorkerRow]:
         """Return all workers."""
+
+    def duties(self) -> list[DutyRow]:
+        """Return all duties, by name."""
 
     def snapshot(self, run: str, at_most: int | None) -> Snapshot | None:
         """Return the newest snapshot, or the newest at or before a sequence."""

@@ -398,6 +398,19 @@ RETURNING id
 -- name: drop_worker
 DELETE FROM {schema}.workers WHERE id = %b::text
 
+-- name: duties
+SELECT name, every, worker, lease_until, done, done_by, error FROM {schema}.duties ORDER BY name
+
+-- name: duty
+-- Locks the row, also one that another transaction is just inserting.
+INSERT INTO {schema}.duties (name) VALUES (%b::text) ON CONFLICT (name) DO UPDATE SET name = excluded.name
+RETURNING name, every, worker, lease_until, done, done_by, error
+
+-- name: save_duty
+UPDATE {schema}.duties SET every = %b::bigint, worker = %b::text, lease_until = %b::bigint, done = %b::bigint,
+    done_by = %b::text, error = %b::text
+WHERE name = %b::text
+
 -- name: held_by
 SELECT {columns} FROM {schema}.streams AS s WHERE s.worker = %b::text ORDER BY s.id
 

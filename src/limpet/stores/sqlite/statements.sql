@@ -216,6 +216,16 @@ ON CONFLICT (id) DO UPDATE SET host = excluded.host, agents = excluded.agents, s
 -- name: drop_worker
 DELETE FROM limpet_workers WHERE id = ?1
 
+-- name: duties
+SELECT name, every, worker, lease_until, done, done_by, error FROM limpet_duties ORDER BY name
+
+-- name: duty
+INSERT INTO limpet_duties (name) VALUES (?1) ON CONFLICT DO UPDATE SET name = excluded.name
+RETURNING name, every, worker, lease_until, done, done_by, error
+
+-- name: save_duty
+UPDATE limpet_duties SET every = ?2, worker = ?3, lease_until = ?4, done = ?5, done_by = ?6, error = ?7 WHERE name = ?1
+
 -- name: held_by
 SELECT {columns} FROM limpet_streams AS s WHERE s.worker = ?1 ORDER BY s.number
 
