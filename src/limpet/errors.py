@@ -7,6 +7,7 @@
     ├── InvalidPatch                The patch is invalid
     ├── InvalidAnswer               The answer does not fit the request
     ├── InvalidBundle               The file is not an exported run, or it was changed
+    ├── InvalidTasks                Tasks of another program cannot be imported
     ├── InvalidAppend               The write is malformed
     ├── ContractError               An input or result does not match the agent's contract
     ├── NotFound                    No such run, request, worker, blob or path
@@ -103,6 +104,7 @@ __all__ = [
     "InvalidArgument",
     "InvalidBundle",
     "InvalidPatch",
+    "InvalidTasks",
     "InvalidValue",
     "LeaseLost",
     "LimpetError",
@@ -259,6 +261,21 @@ class InvalidBundle(LimpetError):
     code = "invalid_bundle"
     _summary = "{path} is not a valid bundle: {reason}."
     _hint = "Pass a file that `limpet export` wrote, with this version of Limpet or an older one."
+
+
+@dataclass(eq=False, repr=False)
+class InvalidTasks(LimpetError):
+    """Some tasks of another program cannot be imported. Nothing was imported."""
+
+    path: str
+    problems: tuple[str, ...]
+    """Each task that cannot be imported, and why."""
+    code = "invalid_tasks"
+    _summary = "Nothing was imported from {path}: {problems}."
+    _hint = "Correct or remove these tasks, and import again: `limpet import tasks FILE --agent NAME`."
+
+    def _shown(self) -> dict[str, object]:
+        return {**super()._shown(), "problems": "; ".join(self.problems)}
 
 
 @dataclass(eq=False, repr=False)

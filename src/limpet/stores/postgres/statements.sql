@@ -411,6 +411,10 @@ UPDATE {schema}.duties SET every = %b::bigint, worker = %b::text, lease_until = 
     done_by = %b::text, error = %b::text
 WHERE name = %b::text
 
+-- name: foreign_tasks
+-- The table of another program, in a schema of the search path.
+SELECT id, user_input, state, result, error, created_at, updated_at FROM agent_tasks ORDER BY created_at, id
+
 -- name: held_by
 SELECT {columns} FROM {schema}.streams AS s WHERE s.worker = %b::text ORDER BY s.id
 

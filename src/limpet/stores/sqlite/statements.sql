@@ -226,6 +226,10 @@ RETURNING name, every, worker, lease_until, done, done_by, error
 -- name: save_duty
 UPDATE limpet_duties SET every = ?2, worker = ?3, lease_until = ?4, done = ?5, done_by = ?6, error = ?7 WHERE name = ?1
 
+-- name: foreign_tasks
+-- The table of another program.
+SELECT id, user_input, state, result, error, created_at, updated_at FROM agent_tasks ORDER BY created_at, id
+
 -- name: held_by
 SELECT {columns} FROM limpet_streams AS s WHERE s.worker = ?1 ORDER BY s.number
 
