@@ -13,7 +13,7 @@ from msgspec import UNSET
 from limpet.arguments import checked
 from limpet.clock import Duration, microseconds, to_microseconds
 from limpet.engine.definitions.agents import Agent, check_agent
-from limpet.engine.definitions.contracts import find_agent, save_contracts
+from limpet.engine.definitions.contracts import save_contracts
 from limpet.engine.execution.failures import hint_of
 from limpet.engine.execution.handle import Handle, Result
 from limpet.engine.execution.local_runs import LocalRun
@@ -28,7 +28,6 @@ from limpet.errors import (
     InvalidArgument,
     NoStore,
     NotDone,
-    NotFound,
     RunCancelled,
     RunFailed,
 )
@@ -47,7 +46,7 @@ from limpet.service.notifier import notifier
 from limpet.service.once import agent_of, create_once
 from limpet.service.operation import InDoors, Param, Resource, command
 from limpet.service.prune import retention_duty
-from limpet.service.resolve import run_of, suggest_agent
+from limpet.service.resolve import run_of
 from limpet.service.settings import Settings
 from limpet.service.views import Ended, event_views, read_end
 from limpet.service.wait_notices import WaitNotices
@@ -299,12 +298,6 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
         if self._worker_loop is not None:
             self._worker_loop.wake()
         return Handle(self, run, known)
-
-    async def _find_agent(self, name: str) -> Agent[Any, Any]:
-        try:
-            return await find_agent(self.store, name)
-        except NotFound as error:
-            raise (await suggest_agent(self.store, error)) from None
 
     async def _new_run_id(self, id: str | None, conversation: str | None) -> str:
         """Return the id for a new run. Runs and conversations share one namespace."""

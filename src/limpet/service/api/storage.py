@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from limpet.arguments import checked
 from limpet.clock import Duration
 from limpet.engine.definitions.agents import Agent, check_agent
-from limpet.engine.definitions.contracts import find_agent
 from limpet.engine.execution.handle import Handle
 from limpet.policy.retention import KeepRule
 from limpet.service.api.control import By
@@ -89,7 +88,7 @@ class Storage(AppCore):
         """
         self._check_open()
         if isinstance(agent, str):
-            known = self._agents.get(agent) or await find_agent(self.store, agent)
+            known = self._agents.get(agent) or await self._find_agent(agent)
         else:
             check_agent(agent)
             known = agent
