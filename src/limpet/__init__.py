@@ -23,6 +23,7 @@ from limpet.engine.run.run import Run, Turn
 from limpet.engine.run.working_state import State
 from limpet.engine.steps.retry_decorator import retry
 from limpet.engine.steps.verdict import NotApplied, Permanent, RetryAfter
+from limpet.engine.worker.duties import Retention
 from limpet.engine.worker.worker import Worker
 from limpet.errors import (
     AgentFailed,
@@ -46,6 +47,7 @@ from limpet.errors import (
     InvalidArgument,
     InvalidBundle,
     InvalidPatch,
+    InvalidTasks,
     InvalidValue,
     LeaseLost,
     LimpetError,
@@ -63,6 +65,7 @@ from limpet.errors import (
     OutcomeUnknown,
     OutputUnavailable,
     QueryTimeout,
+    ReadOnlyStore,
     Rejected,
     Retryable,
     RunCancelled,
@@ -147,6 +150,7 @@ __all__ = [
     "InvalidArgument",
     "InvalidBundle",
     "InvalidPatch",
+    "InvalidTasks",
     "InvalidValue",
     "LeaseLost",
     "LimpetError",
@@ -176,8 +180,10 @@ __all__ = [
     "Principal",
     "PromptView",
     "QueryTimeout",
+    "ReadOnlyStore",
     "Rejected",
     "Request",
+    "Retention",
     "Retry",
     "RetryAfter",
     "Retryable",

@@ -7,6 +7,7 @@
     ├── InvalidPatch                The patch is invalid
     ├── InvalidAnswer               The answer does not fit the request
     ├── InvalidBundle               The file is not an exported run, or it was changed
+    ├── InvalidTasks                Tasks of another program cannot be imported
     ├── InvalidAppend               The write is malformed
     ├── ContractError               An input or result does not match the agent's contract
     ├── NotFound                    No such run, request, worker, blob or path
@@ -50,6 +51,7 @@
     │   └── StoreBusy               Another process held the store for too long
     ├── QueryTimeout                A query took too long
     ├── StoreRefused                The database refused a statement
+    │   └── ReadOnlyStore           The store can be read, but not written
     ├── StoreUnavailable            The store accepts no work now
     │   └── StoreReplaced           The store's file was deleted or replaced while it was open
     ├── StaleServer                 The server is a former primary, or another database
@@ -102,6 +104,7 @@ __all__ = [
     "InvalidArgument",
     "InvalidBundle",
     "InvalidPatch",
+    "InvalidTasks",
     "InvalidValue",
     "LeaseLost",
     "LimpetError",
@@ -119,6 +122,7 @@ __all__ = [
     "OutcomeUnknown",
     "OutputUnavailable",
     "QueryTimeout",
+    "ReadOnlyStore",
     "Rejected",
     "Retryable",
     "RunCancelled",
@@ -257,6 +261,21 @@ class InvalidBundle(LimpetError):
     code = "invalid_bundle"
     _summary = "{path} is not a valid bundle: {reason}."
     _hint = "Pass a file that `limpet export` wrote, with this version of Limpet or an older one."
+
+
+@dataclass(eq=False, repr=False)
+class InvalidTasks(LimpetError):
+    """Some tasks of another program cannot be imported. Nothing was imported."""
+
+    path: str
+    problems: tuple[str, ...]
+    """Each task that cannot be imported, and why."""
+    code = "invalid_tasks"
+    _summary = "Nothing was imported from {path}: {problems}."
+    _hint = "Correct or remove these tasks, and import again: `limpet import tasks FILE --agent NAME`."
+
+    def _shown(self) -> dict[str, object]:
+        return {**super()._shown(), "problems": "; ".join(self.problems)}
 
 
 @dataclass(eq=False, repr=False)
@@ -798,6 +817,28 @@ class StoreRefused(LimpetError):
 
 
 @dataclass(eq=False, repr=False)
+class ReadOnlyStore(StoreRefused):
+    """This process can read the store, but not write to it. Queries work, and change nothing."""
+
+    fix: str = ""
+    """The hint, where a better one than the default is known."""
+    is_standby: bool = False
+    """Whether the server is a standby, which may be promoted."""
+    code = "read_only_store"
+    _summary = "The store is read-only here: {reason}. Nothing was written."
+    _hint = "Use a file, folder, role or server that accepts writes. Queries such as `limpet show` work here."
+
+
+def outdated_store(why: ReadOnlyStore, found: str) -> ReadOnlyStore:
+    """Return the error for a store that this process would have to upgrade, and may not write to."""
+    return ReadOnlyStore(
+        reason=f"{found}, and it cannot be upgraded, because {why.reason}",
+        fix="Run `limpet doctor` once with a user, role or server that may write to the store: that upgrades it.",
+        is_standby=why.is_standby,
+    )
+
+
+@dataclass(eq=False, repr=False)
 class StoreUnavailable(LimpetError):
     """The store accepts no work now. Each call tries again."""
 
@@ -856,6 +897,14 @@ class NewerVersion(LimpetError):
     code = "newer_version"
     _summary = "Cannot read {what}: {reason}."
     _hint = "Run `pip install -U limpet`: a newer version wrote this. A store cannot be downgraded."
+
+
+def newer_store(found: int, supported: int) -> NewerVersion:
+    """Return the error for a store with a newer schema."""
+    return NewerVersion(
+        what=f"the store, which has schema version {found}",
+        reason=f"this version of Limpet supports up to {supported}",
+    )
 
 
 @dataclass(eq=False, repr=False)

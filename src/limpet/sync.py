@@ -313,6 +313,7 @@ class App:
     save_heads = _blocking(AsyncApp.save_heads)
     export = _blocking(AsyncApp.export)
     load = _blocking_handle(AsyncApp.load)
+    import_tasks = _blocking(AsyncApp.import_tasks)
     prune = _blocking(AsyncApp.prune)
 
     # Queries across runs

@@ -18,7 +18,7 @@ from limpet.stores.backend import EventKeys, Extension, Outcome
 from limpet.stores.blobs import Blob
 from limpet.stores.conformance import Behaviour, Harness, behaviours
 from limpet.stores.memory import MemoryBackend, MemoryTables
-from limpet.stores.rows import ContractRow, Feed, RequestRow, RunRow, WorkerRow
+from limpet.stores.rows import ContractRow, DutyRow, Feed, RequestRow, RunRow, WorkerRow
 from limpet.stores.writes import Append, Op, SendCommands
 
 Steps = Sequence[tuple[int, int | None]]
@@ -52,6 +52,20 @@ class NoCompareAndSet(MemoryTables):
             each if row is None else each._replace(after=row.head) for row, each in zip(rows, extensions, strict=True)
         ]
         return super().extend(moved, final=final)
+
+
+class NoDutyHolder(MemoryTables):
+    """Forgets which worker holds a duty, so that several do it at the same time."""
+
+    def save_duty(self, duty: DutyRow) -> None:
+        super().save_duty(replace(duty, lease_until=0))
+
+
+class NoDutyMemory(MemoryTables):
+    """Forgets when a duty was last done, so that workers do it again and again."""
+
+    def save_duty(self, duty: DutyRow) -> None:
+        super().save_duty(replace(duty, done=None))
 
 
 class NoReadBack(MemoryTables):
@@ -437,6 +451,8 @@ CAUGHT_BY: list[tuple[Callable[[Clock], MemoryBackend], str]] = [
     (_with(NoFence), "fences:a-superseded-worker-with-the-newest-head-is-refused"),
     (_with(NoTransaction), "append:if-one-leg-is-stale-no-leg-is-written"),
     (_with(NoCompareAndSet), "append:a-stale-append-returns-the-missed-events"),
+    (_with(NoDutyHolder), "duties:a-duty-that-another-worker-holds-is-not-taken"),
+    (_with(NoDutyMemory), "duties:a-done-duty-is-due-again-after-its-interval"),
     (_with(NoReadBack), "append:repeating-an-append-writes-it-once"),
     (_with(LosesCommands), "commands:a-command-is-the-last-event-of-the-log-when-it-returns"),
     (_with(ForgetsCommandIds), "commands:a-command-sent-twice-is-recorded-once"),

@@ -129,7 +129,7 @@ def operations_page(app: type = limpet.App) -> str:
 
 
 PUBLIC = {
-    "Open": ("open", "open_store", "sync", "App", "Store", "Worker", "MasterKeys"),
+    "Open": ("open", "open_store", "sync", "App", "Store", "Worker", "Retention", "MasterKeys"),
     "Define agents and tools": (
         "agent", "tool", "external", "llm_agent", "Agent", "Tool", "External", "Model", "Budget", "Approvals",
         "Escalate", "Retry", "Compaction", "Duration", "versioned",

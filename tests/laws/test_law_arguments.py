@@ -430,6 +430,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     "grants": (Example({"run": "granted"}),),
     "inbox": (Example({}, {"older_than": "1us", "risk": None, "run": None, "to": "ann", "limit": 5, "cursor": None}),),
     "info": (Example({"run": "done"}),),
+    "import_tasks": (Example({"source": "tasks.json"}, {"agent": "law_world", "running": "pending", "by": "ann"}),),
     "input": (Example({"run": "done"}),),
     "load": (Example({"path": "run.zip"}, {"max_bytes": 1_000_000}),),
     "log": (Example({"run": "done"}, {"limit": 5, "cursor": "1"}),),

@@ -32,7 +32,7 @@ TOPICS = {
     "Replay and fork": ("replay", "fork"),
     "Conversations": ("say", "messages", "conversations", "sessions"),
     "Search all runs": ("search", "decisions", "errors", "calls", "agents", "workers", "stats"),
-    "Maintain the store": ("doctor", "verify", "export", "load", "prune", "bench"),
+    "Maintain the store": ("doctor", "verify", "export", "load", "import", "prune", "bench"),
 }
 
 

@@ -53,6 +53,8 @@ def make_worker(found: Any, target: str, url: str | None, worker: Worker) -> App
     if isinstance(found, App):
         if not found.serves:
             raise typer.BadParameter(f"{target} has no agents; open it with limpet.open(…, agents=[…])")
+        if worker.keep is None and found.worker is not None:
+            worker.keep = found.worker.keep  # The app's own rule is not lost when the command sets other options.
         return found.replace(worker=worker, store=None if url is None else limpet.open_store(url), url=url)
     agents = [found] if isinstance(found, Agent) else found
     if not isinstance(agents, list | tuple) or not agents or not all(isinstance(each, Agent) for each in agents):

@@ -32,6 +32,7 @@ __all__ = [
     "RunId",
     "Since",
     "Url",
+    "ages",
     "complete_agent",
     "complete_conversation",
     "complete_request",
@@ -220,3 +221,8 @@ def _decoded(data: bytes, what: str) -> str:
         return data.decode().removesuffix("\n")
     except UnicodeDecodeError as error:
         raise typer.BadParameter(f"{what} is not UTF-8 text") from error
+
+
+def ages(given: list[str]) -> dict[str, str | None]:
+    """Parse options NAME=AGE; the age `forever` is None."""
+    return {name: None if age == "forever" else age for name, age in map(pair_of, given)}

@@ -134,6 +134,10 @@ def _worker(each: WorkerInfo, now: datetime) -> dict[str, str]:
         "state": "live" if each.is_live else "dead",
         "started": about(now - each.started),
         "lease": format_time(each.lease_until),
+        "duties": ", ".join(
+            f"{name}: {'running' if done is None else f'done {about(now - done)} ago'}"
+            for name, done in each.duties.items()
+        ),
         "serves": ", ".join(f"{name} {' '.join(versions)}" for name, versions in each.agents.items()),
     }
 
@@ -307,7 +311,7 @@ CALLS = TableLayout(
 )
 COUNTS = TableLayout(narrow={"agent": 8}, left_out=("cancelled", "pending"))
 AGENTS = TableLayout(narrow={"gives": 6, "takes": 6}, left_out=("gives", "takes"))
-WORKERS = TableLayout(narrow={"serves": 10}, left_out=("started", "lease"), wraps=("serves",))
+WORKERS = TableLayout(narrow={"serves": 10, "duties": 10}, left_out=("started", "lease"), wraps=("serves", "duties"))
 SESSIONS = TableLayout(narrow={}, left_out=("conversations",))
 CONVERSATIONS = TableLayout(
     narrow={"fork of": 8, "session": 8, "user": 6}, left_out=("fork of", "age", "user", "session")

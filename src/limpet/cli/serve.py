@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -13,9 +14,10 @@ import limpet
 from limpet.cli.command_group import command, example
 from limpet.cli.dev import starters
 from limpet.cli.load_app import app_target, idle_app, load_worker, serve_until_stopped
-from limpet.cli.options import Json, OwnUrl
+from limpet.cli.options import Json, OwnUrl, ages
 from limpet.cli.output import TableLayout, print_json, print_table
 from limpet.clock import SystemClock, microseconds
+from limpet.engine.worker.duties import Retention
 from limpet.engine.worker.worker import Worker
 from limpet.ids import RandomIds
 from limpet.service import App
@@ -95,7 +97,7 @@ FINDINGS = TableLayout(narrow={"finding": 30}, left_out=(), wraps=("finding",))
 
 
 @command.command(epilog=example("limpet worker support:app --concurrency 50"))
-def worker(
+def worker(  # noqa: PLR0913 - all by name, and few at a time
     target: Annotated[
         str | None,
         typer.Argument(
@@ -105,20 +107,40 @@ def worker(
             show_default=False,
         ),
     ] = None,
+    *,
     url: Annotated[str | None, typer.Option(help="Store URL; overrides the app's own and LIMPET_URL.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Number of concurrent runs.")] = 100,
     lease: Annotated[
         str, typer.Option(help="Time without a renewal after which other workers take over its runs.")
     ] = "10s",
     grace: Annotated[str, typer.Option(help="Time that running effects get to finish on shutdown.")] = "10s",
+    keep: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Delete runs this long after their end, such as 30d.")
+    ] = None,
+    keep_status: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STATUS=AGE", help="Another age for a status, or `forever`. Repeatable."),
+    ] = None,
+    keep_agent: Annotated[
+        list[str] | None, typer.Option(metavar="AGENT=AGE", help="Another age for an agent. Repeatable.")
+    ] = None,
+    archive: Annotated[Path | None, typer.Option(help="Folder to export each run to before deleting it.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Log one JSON object per line.")] = False,
 ) -> None:
     """Run a worker until SIGTERM or Ctrl-C.
 
     On the first signal, the worker stops claiming runs, lets running effects finish within the grace period, and
     releases its runs to other workers. A second signal stops it immediately.
+
+    With --keep, the workers of a store delete runs that ended long ago, one worker at a time.
     """
-    app = load_worker(app_target(target, ""), url, Worker(concurrency=concurrency, lease=lease, grace=grace))
+    if keep is None and (keep_status or keep_agent or archive):
+        raise typer.BadParameter("--keep-status, --keep-agent and --archive need --keep AGE")
+    rule = keep and Retention(
+        older_than=keep, by_status=ages(keep_status or []), by_agent=ages(keep_agent or []), archive=archive
+    )
+    settings = Worker(concurrency=concurrency, lease=lease, grace=grace, keep=rule or None)
+    app = load_worker(app_target(target, ""), url, settings)
     asyncio.run(serve_until_stopped(app, json=json))
 
 

@@ -2,13 +2,14 @@
 
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+import limpet
 from limpet.cli.command_group import command, example, print_error
-from limpet.cli.load_app import run_with_app
-from limpet.cli.options import STORE, Json, RunId, Url, complete_run, pair_of
+from limpet.cli.load_app import named_app, run_in_app, run_with_app
+from limpet.cli.options import STORE, By, Code, Json, OwnUrl, RunId, Url, ages, complete_run
 from limpet.cli.output import bar, print_json, print_text
 from limpet.engine.execution.views import RunInfo
 from limpet.errors import LimpetError
@@ -17,6 +18,7 @@ from limpet.service.archives import MAX_BYTES
 from limpet.service.bundles import verify_bundle
 from limpet.service.prune import Pruned
 from limpet.service.resolve import find_run
+from limpet.service.task_import import ImportedTasks
 from limpet.service.verify import Verified, verify_all
 
 __all__: list[str] = []
@@ -116,6 +118,42 @@ def load(
     print_json(found) if json else print_text(f"Loaded {found.id}.")
 
 
+@command.command("import", epilog=example("limpet import tasks tasks.json --agent support"))
+def import_(  # noqa: PLR0913 - all by name, and few at a time
+    what: Annotated[Literal["tasks"], typer.Argument(metavar="tasks", help="What to import.", show_default=False)],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|URL",
+            help="tasks.json, or a SQLite file or database URL with a table agent_tasks.",
+            show_default=False,
+        ),
+    ],
+    *,
+    agent: Annotated[str, typer.Option(help="Agent that the runs belong to.", show_default=False)],
+    running: Annotated[
+        Literal["pending", "failed"], typer.Option(help="What a task becomes that was running.")
+    ] = "pending",
+    by: By,
+    code: Code = None,
+    url: OwnUrl = None,
+    json: Json = False,
+) -> None:
+    """Turn the tasks of another program into runs. Importing again changes nothing.
+
+    The agent must be known to the store, from a worker that served it, or to the app (--app).
+    """
+    del what  # only tasks so far
+
+    async def write(app: App) -> ImportedTasks:
+        with bar("import"):
+            return await app.import_tasks(source, agent=agent, running=running, by=by)
+
+    app = named_app(code, url) or limpet.open(url, worker=False)
+    found = run_in_app(app, write, creates_store=True)
+    print_json(found) if json else print_text(str(found))
+
+
 @command.command(epilog=example("limpet prune --older-than 30d --status failed=90d --archive old --delete"))
 def prune(  # noqa: PLR0913 - all by name, and few at a time
     older_than: Annotated[str, typer.Option(help="Age since the end of a run, such as 30d.", show_default=False)],
@@ -148,15 +186,11 @@ def prune(  # noqa: PLR0913 - all by name, and few at a time
             return await app.prune(
                 older_than=older_than,
                 dry_run=not delete,
-                by_status=_ages(status or []),
-                by_agent=_ages(agent or []),
+                by_status=ages(status or []),
+                by_agent=ages(agent or []),
                 archive=archive,
                 snapshots=snapshots,
             )
 
     found = run_with_app(url, go)
     print_json(found) if json else print_text(str(found))
-
-
-def _ages(given: list[str]) -> dict[str, str | None]:
-    return {name: None if age == "forever" else age for name, age in map(pair_of, given)}

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self, TypedDict, TypeVar, Unpack, overload
 from limpet.arguments import checked
 from limpet.clock import Duration, microseconds, to_microseconds
 from limpet.engine.definitions.agents import Agent, Budget, check_agent
-from limpet.engine.definitions.contracts import find_agent, save_contracts
+from limpet.engine.definitions.contracts import save_contracts
 from limpet.engine.execution.failures import hint_of
 from limpet.engine.execution.handle import Handle, Result
 from limpet.engine.execution.local_runs import LocalRun
@@ -18,12 +18,12 @@ from limpet.engine.execution.views import EventView, RunInfo
 from limpet.engine.run.children import creation
 from limpet.engine.run.conversation import CHAT
 from limpet.engine.worker.change_listener import GONE, ChangeListener, Subscription
+from limpet.engine.worker.duties import Duty
 from limpet.engine.worker.worker import Worker
 from limpet.errors import (
     InvalidArgument,
     NoStore,
     NotDone,
-    NotFound,
     RunCancelled,
     RunFailed,
 )
@@ -42,7 +42,8 @@ from limpet.service.initial_state import GivenState, initial_patch
 from limpet.service.notifier import notifier
 from limpet.service.once import agent_of, create_once
 from limpet.service.operation import InDoors, Param, Resource, command
-from limpet.service.resolve import run_of, suggest_agent
+from limpet.service.prune import retention_duty
+from limpet.service.resolve import run_of
 from limpet.service.settings import Settings
 from limpet.service.views import Ended, event_views, read_end
 from limpet.service.wait_notices import WaitNotices
@@ -163,22 +164,28 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
         """The agents that the app was created with."""
         return self._all
 
+    @property
+    def worker(self) -> Worker | None:
+        """The settings of the app's worker; None if it has none."""
+        return self._settings.worker
+
     # Open and close
 
     async def open(self) -> Self:
         """Open the store. With agents, start a worker and claim runs that an earlier process left."""
         if not self._settings.creates_store:
             await self._check_store_exists()
-        await self.store.open()
+        worker = self._settings.worker
+        has_work = worker is not None and bool(self._all or self._settings.channels or worker.keep)
+        await self.store.open(to_write=has_work)
         try:
             self._time.sync(await self.store.now())
-            is_working = self._settings.worker is not None
-            if self._settings.creates_store:  # An app that only reads writes nothing.
-                await save_contracts(self.store, self._all, served=is_working)
+            if self._settings.creates_store and self.store.read_only is None:  # An app that only reads writes nothing.
+                await save_contracts(self.store, self._all, served=worker is not None)
             self._listener = ChangeListener(self.store, self._settings.clock, self._settings.listen_interval)
             self._listener_task = asyncio.create_task(self._listener.run(), name="limpet:change-listener")
-            if (self._all or self._settings.channels) and self._settings.worker is not None:
-                await self._start_worker(self._settings.worker)
+            if worker is not None and has_work:
+                await self._start_worker(worker)
         except BaseException:
             await self.close()
             raise
@@ -197,7 +204,9 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
     async def _start_worker(self, worker: Worker) -> None:
         assert self._listener is not None
         notifiers = [notifier(self.store, self._settings.clock, *each) for each in self._settings.channels.items()]
-        self._worker_loop = self._settings.worker_loop([*self._all, *notifiers], worker, self._time, self)
+        self._worker_loop = self._settings.worker_loop(
+            [*self._all, *notifiers], worker, self._time, self, _duties(self.store, worker)
+        )
         found = await self._worker_loop.start(self._listener)
         names = ", ".join(sorted(self._agents))
         log.info("worker %s: serving %s; resuming %d runs", self._worker_loop.id, names, found)
@@ -328,12 +337,6 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
             return to_microseconds(given, "deadline")
         limit = agent.rules.deadline if given is None else microseconds(given)
         return None if limit is None else begins + limit
-
-    async def _find_agent(self, name: str) -> Agent[Any, Any]:
-        try:
-            return await find_agent(self.store, name)
-        except NotFound as error:
-            raise (await suggest_agent(self.store, error)) from None
 
     async def _new_run_id(self, id: str | None, conversation: str | None) -> str:
         """Return the id for a new run. Runs and conversations share one namespace."""
@@ -468,6 +471,10 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
         finally:
             if self._listener is not None:
                 self._listener.unsubscribe(subscription)
+
+
+def _duties(store: Store, worker: Worker) -> list[Duty]:
+    return [] if worker.keep is None else [retention_duty(store, worker.keep)]
 
 
 def _run_failed(run: str, failed: b.RunFailed, *, is_recorded: bool) -> RunFailed:

@@ -30,6 +30,8 @@ LITTLE, NONE = 1024**3, 100 * 1024**2
 MANY, NAMED = 1000, 3
 # Maximum length of the reason why a run waits for an operator.
 MAX_REASON = 200
+# A duty is overdue after this many of its intervals.
+LATE = 3
 PAUSED = "operator:paused"
 FULL = "Run `limpet workers` to see whether workers are full. Start another, or raise `limpet worker --concurrency`."
 SERVE = "Start a worker that serves it: `limpet worker MODULE:ATTRIBUTE`."
@@ -40,7 +42,7 @@ class Finding:
     """Result of one check."""
 
     what: str
-    """Subject of the check: store, database, schema, clock, runs, workers, agents, rows, disk, tools."""
+    """Subject of the check: store, database, schema, clock, runs, workers, agents, duties, rows, disk, tools."""
     level: Level
     message: str
     hint: str = ""
@@ -76,6 +78,7 @@ async def run_checks(store: Store, clock: Clock, options: CheckOptions) -> list[
                 "runs": _runs(store, options.stuck),
                 "workers": _workers(store),
                 "agents": _agents(store),
+                "duties": _duties(store),
                 "rows": _rows(store, options),
                 "disk": _disk(store),
             }
@@ -142,7 +145,8 @@ def _failed(what: str, error: LimpetError) -> Finding:
 
 async def _opened(store: Store) -> AsyncIterator[Finding]:
     about = await store.about()
-    yield Finding(what="store", level="ok", message="can be opened")
+    why = store.read_only
+    yield Finding(what="store", level="ok", message="can be opened" if why is None else f"read-only: {why.reason}")
     yield Finding(what="database", level="ok", message=about.database)
     if about.schema:
         yield Finding(what="schema", level="ok", message=f"{about.schema}, up to date")
@@ -235,6 +239,23 @@ async def _agents(store: Store) -> AsyncIterator[Finding]:
         yield Finding(what="agents", level="warn", message=message, hint=SERVE)
     else:
         yield Finding(what="agents", level="ok", message="all agents with unfinished runs are served")
+
+
+async def _duties(store: Store) -> AsyncIterator[Finding]:
+    """Report when each duty of the workers was last done, by which worker, and whether it is late or fails."""
+    now = await store.now()
+    for duty in await store.duties():
+        last = "never done" if duty.done is None else f"last done {format_time(duty.done)} by {duty.done_by}"
+        is_running = duty.worker is not None and duty.lease_until > now
+        text = f"{duty.name}: {last}" + (f"; running on {duty.worker}" if is_running else "")
+        if duty.error:
+            hint = "Fix the cause; a worker tries again within a minute."
+            yield Finding(what="duties", level="bad", message=f"{text}; failed since: {duty.error}", hint=hint)
+        elif not is_running and now - (duty.done or 0) > LATE * duty.every:
+            hint = "Start a worker that has it: `limpet worker --keep AGE`, or limpet.Worker(keep=...)."
+            yield Finding(what="duties", level="warn", message=f"{text}; overdue", hint=hint)
+        else:
+            yield Finding(what="duties", level="ok", message=text)
 
 
 async def _rows(store: Store, options: CheckOptions) -> AsyncIterator[Finding]:

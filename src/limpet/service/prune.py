@@ -5,9 +5,10 @@ a whole once all its runs have ended and are old enough.
 """
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import mkstemp
@@ -16,18 +17,26 @@ import msgspec
 
 from limpet.clock import Duration, microseconds
 from limpet.engine.run.conversation import conversation_of
+from limpet.engine.worker.duties import Duty, Retention
 from limpet.errors import InvalidBundle, NotFound
 from limpet.events import bodies as b
 from limpet.policy.retention import Drop, KeepRule, decide_run, snapshots_to_drop
 from limpet.service.bundles import export_run, read_bundle
+from limpet.service.files import file_errors
 from limpet.service.progress import progress, report_progress_to
 from limpet.service.resolve import each_run
 from limpet.service.verify import LogEnd, read_ends
 from limpet.state import ENDED
 from limpet.stores import RunFilter, RunRow, Store
 
-__all__ = ["Pruned", "prune", "rotate"]
+__all__ = ["Pruned", "prune", "retention_duty", "rotate"]
 
+log = logging.getLogger("limpet")
+
+
+RETENTION = "retention"
+# Number of kept runs that a worker looks at before it rests.
+BITE = 100
 # Lists of deleted runs in the archive folder: those deleted, and those whose deletion has started.
 LIST, BEGUN = "pruned.jsonl", "pruning.jsonl"
 
@@ -55,29 +64,59 @@ class Pruned:
 
 async def prune(store: Store, rule: KeepRule, *, dry_run: bool, archive: Path | None) -> Pruned:
     """Delete the runs that the rule does not keep. With `dry_run`, only report them."""
-    now, done, seen = await store.now(), Pruned(dry_run=dry_run), set[str]()
-    if archive is not None and not dry_run:
+    done = Pruned(dry_run=dry_run)
+    async for _ in _prune_in_bites(store, rule, done, archive):
+        pass
+    return done
+
+
+def retention_duty(store: Store, keep: Retention) -> Duty:
+    """Return the duty of a worker to delete the runs that are not kept."""
+
+    async def bites() -> AsyncIterator[None]:
+        done = Pruned(dry_run=False)
+        with nullcontext() if keep.archive is None else file_errors(keep.archive) as archive:
+            async for _ in _prune_in_bites(store, keep, done, archive):
+                yield
+            if keep.snapshots is not None:
+                async for dropped in _rotate_in_bites(store, keep.snapshots, None):
+                    done.snapshots += dropped
+                    yield
+        if done.runs or done.snapshots:
+            log.info("retention: deleted %d runs and %d snapshots", len(done.runs), done.snapshots)
+
+    return Duty(RETENTION, microseconds(keep.every), bites)
+
+
+async def _prune_in_bites(store: Store, rule: KeepRule, done: Pruned, archive: Path | None) -> AsyncIterator[None]:
+    """Delete runs family by family, and yield after each, and after each few runs that are kept."""
+    now, seen = await store.now(), set[str]()
+
+    async def judge(row: RunRow) -> bool:
+        """Delete the family of a run, or count why it is kept; return whether it was deleted."""
+        family, decision = [row], _decide(rule, row, now)
+        if decision is None:
+            family = await _family(store, row)
+            seen.update(each.id for each in family)
+            decision = _first_reason(rule, family, now)
+        if decision is None:
+            await _delete(store, family, done, archive)
+        else:
+            _keep(done, decision, len(family))
+        return decision is None
+
+    if archive is not None and not done.dry_run:
         await _complete_list(store, archive)
     checked = 0
     async for row in _ended(store):
         progress(checked := checked + 1)
-        if row.id in seen:
-            continue
-        family, decision = [row], _decide(rule, row, now)
-        if decision is None:
-            try:
-                family = await _family(store, row)
-                seen |= {each.id for each in family}
-                decision = _first_reason(rule, family, now)
-                if decision is None:
-                    await _delete(store, family, done, archive)
-                    continue
-            except NotFound:  # another process prunes too
-                continue
-        _keep(done, decision, len(family))
-    if not dry_run:
+        is_bite = checked % BITE == 0
+        with suppress(NotFound):  # another process prunes too
+            is_bite |= row.id not in seen and await judge(row)
+        if is_bite:
+            yield
+    if not done.dry_run:
         done.blobs = await store.collect_blobs()
-    return done
 
 
 def _decide(rule: KeepRule, row: RunRow, now: int) -> str | None:
@@ -240,12 +279,16 @@ async def rotate(store: Store, *, keep: int, older_than: Duration | None) -> int
     """Delete snapshots that are too old or exceed `keep` per run, and return their number. The newest of each run is
     kept.
     """
-    now, dropped = await store.now(), 0
+    return sum([dropped async for dropped in _rotate_in_bites(store, keep, older_than)])
+
+
+async def _rotate_in_bites(store: Store, keep: int, older_than: Duration | None) -> AsyncIterator[int]:
+    """Delete snapshots run by run, and yield how many."""
+    now = await store.now()
     age = None if older_than is None else microseconds(older_than)
     async for row in each_run(store, RunFilter()):
         with suppress(NotFound):  # the run was deleted since
             seqs = snapshots_to_drop(await store.snapshots(row.id), now=now, keep=keep, max_age=age)
             if seqs:
                 await store.drop_snapshots(row.id, seqs)
-                dropped += len(seqs)
-    return dropped
+                yield len(seqs)

@@ -9,6 +9,7 @@ from limpet.engine.execution.execution import Kit, ToolCaller
 from limpet.engine.execution.handle import Port
 from limpet.engine.execution.user_code import UserCode
 from limpet.engine.execution.views import Request
+from limpet.engine.worker.duties import Duty
 from limpet.engine.worker.worker import StoreClock, Timing, Worker, WorkerLoop
 from limpet.ids import Ids
 from limpet.service.webhooks import Webhook
@@ -48,9 +49,14 @@ class Settings:
         """Name of the interface through which commands arrive."""
 
     def worker_loop(
-        self, agents: Sequence[Agent[Any, Any]], worker: Worker, time: StoreClock, port: Port
+        self,
+        agents: Sequence[Agent[Any, Any]],
+        worker: Worker,
+        time: StoreClock,
+        port: Port,
+        duties: Sequence[Duty] = (),
     ) -> WorkerLoop:
-        """Create a worker loop for some agents."""
+        """Create a worker loop for some agents and duties."""
         kit = Kit(
             store=self.store,
             clock=self.clock,
@@ -65,4 +71,4 @@ class Settings:
             channels=tuple(self.channels),
             parole=worker.parole,
         )
-        return WorkerLoop(kit, agents, worker, time, self.timing)
+        return WorkerLoop(kit, agents, worker, time, self.timing, duties)

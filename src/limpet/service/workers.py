@@ -1,7 +1,7 @@
 """Agents, workers and counts of a store."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -47,6 +47,8 @@ class WorkerInfo:
     """Agents that it serves, with the versions that it accepts."""
     started: datetime
     lease_until: datetime
+    duties: Mapping[str, datetime | None] = field(default_factory=dict)
+    """Duties for the whole store, such as `retention`, that this worker does now (null) or did last, and when."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +120,7 @@ async def agents_of(store: Store, now: int) -> list[AgentInfo]:
 
 async def workers_of(store: Store, now: int) -> list[WorkerInfo]:
     """Return all registered workers, including those whose lease has expired."""
+    duties = await store.duties()
     return [
         WorkerInfo(
             id=row.id,
@@ -125,6 +128,11 @@ async def workers_of(store: Store, now: int) -> list[WorkerInfo]:
             agents=dict(row.agents),
             started=to_datetime(row.started),
             lease_until=to_datetime(row.lease_until),
+            duties={
+                duty.name: None if duty.worker == row.id or duty.done is None else to_datetime(duty.done)
+                for duty in duties
+                if row.id in (duty.worker, duty.done_by)
+            },
         )
         for row in await store.workers()
     ]

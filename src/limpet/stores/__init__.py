@@ -5,6 +5,7 @@ from limpet.stores.blobs import Blob
 from limpet.stores.cipher import MasterKeys
 from limpet.stores.rows import (
     ContractRow,
+    DutyRow,
     Feed,
     Late,
     RequestFilter,
@@ -22,6 +23,7 @@ from limpet.stores.writes import (
     Appended,
     Claimed,
     Create,
+    DutyTurn,
     Extend,
     Leg,
     Missed,
@@ -41,6 +43,8 @@ __all__ = [
     "Claimed",
     "ContractRow",
     "Create",
+    "DutyRow",
+    "DutyTurn",
     "Executor",
     "Extend",
     "Feed",

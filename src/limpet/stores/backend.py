@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event as Flag
 from typing import Any, Literal, NamedTuple, Protocol
 
-from limpet.errors import LimpetError, StoreUnavailable
+from limpet.errors import LimpetError, ReadOnlyStore, StoreUnavailable
 from limpet.events import AnyBody, Codec, Event, Head, Packed
 from limpet.events.bodies import Command
 from limpet.state import step_of
@@ -20,6 +20,7 @@ from limpet.stores.blobs import Blob, BlobRow
 from limpet.stores.fork_reads import StepRange
 from limpet.stores.rows import (
     ContractRow,
+    DutyRow,
     Feed,
     KeyRow,
     Late,
@@ -267,6 +268,14 @@ class Tables(Protocol):
     def free_slots(self, number: int, *, driven_only: bool) -> None:
         """Free the slots of a run."""
 
+    # Duties
+
+    def duty(self, name: str) -> DutyRow:
+        """Return a duty's row, locked until the transaction ends. A duty that is not known yet gets a row."""
+
+    def save_duty(self, duty: DutyRow) -> None:
+        """Replace a duty's row, which `duty` returned."""
+
     # Beside the log
 
     def save_snapshot(self, number: int, snapshot: Snapshot) -> None:
@@ -299,11 +308,16 @@ class Backend(Protocol):
     def failure(self) -> StoreUnavailable | None:
         """Why ConnectionLost has persisted so long that another process should take over."""
 
+    read_only: ReadOnlyStore | None
+    """Why the store was opened only for reading; None if it can be written. Then `commit` raises it, unless the store
+    has become writable.
+    """
+
     def exists(self) -> bool:
         """Return whether a store exists, opened or not. Never creates one."""
 
     def open(self) -> None:
-        """Connect, and create or migrate the schema."""
+        """Connect, and create or migrate the schema. A store that can only be read is opened without any write."""
 
     def interrupt(self) -> None:
         """Stop waiting for the server; the store is about to be closed."""
@@ -386,6 +400,9 @@ class Backend(Protocol):
 
     def workers(self) -> list[WorkerRow]:
         """Return all workers."""
+
+    def duties(self) -> list[DutyRow]:
+        """Return all duties, by name."""
 
     def snapshot(self, run: str, at_most: int | None) -> Snapshot | None:
         """Return the newest snapshot, or the newest at or before a sequence."""

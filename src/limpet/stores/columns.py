@@ -10,13 +10,14 @@ from msgspec.structs import astuple
 from limpet.errors import Tampered
 from limpet.events import Event
 from limpet.events.values import encode
-from limpet.stores.rows import ContractRow, Late, RequestRow, RunRow, WorkerRow
+from limpet.stores.rows import ContractRow, DutyRow, Late, RequestRow, RunRow, WorkerRow
 
 __all__ = [
     "OF_A_STREAM",
     "as_text",
     "columns",
     "contract_of",
+    "duty_of",
     "enough",
     "late_of",
     "readable",
@@ -117,6 +118,11 @@ def worker_of(found: Sequence[Any]) -> WorkerRow:
     values = dict(zip(WorkerRow.__struct_fields__, found, strict=True))
     values["agents"] = _agents.decode(values["agents"])
     return WorkerRow(**values)
+
+
+def duty_of(found: Sequence[Any]) -> DutyRow:
+    """Return a duty's row."""
+    return DutyRow(**dict(zip(DutyRow.__struct_fields__, found, strict=True)))
 
 
 def contract_of(found: Sequence[Any]) -> ContractRow:

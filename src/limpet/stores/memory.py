@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from limpet.clock import Clock, SystemClock
-from limpet.errors import NotFound, Unsupported
+from limpet.errors import NotFound, ReadOnlyStore, Unsupported
 from limpet.events import Codec, Event, Packed
 from limpet.stores.backend import Capabilities, EventKeys, Extension, Outcome, StoreInfo, Tables
 from limpet.stores.blobs import Blob, BlobRow
@@ -22,6 +22,7 @@ from limpet.stores.commit import commit
 from limpet.stores.fork_reads import EventRange, Origin, StepRange, origin_of, read_log, read_steps
 from limpet.stores.rows import (
     ContractRow,
+    DutyRow,
     Feed,
     KeyRow,
     Late,
@@ -47,6 +48,7 @@ class MemoryBackend:
     """Rows in dictionaries, behind one lock."""
 
     capabilities = Capabilities(processes=False, durable=False, sees_death=False)
+    read_only: ReadOnlyStore | None = None
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._lock = RLock()
@@ -196,6 +198,11 @@ class MemoryBackend:
         with self._lock:
             return self._tables.workers()
 
+    def duties(self) -> list[DutyRow]:
+        """Return all duties, by name."""
+        with self._lock:
+            return sorted(self._tables.duty_rows.values(), key=lambda each: each.name)
+
     def snapshot(self, run: str, at_most: int | None) -> Snapshot | None:
         """Return the newest snapshot, or the newest at or before a sequence."""
         with self._lock:
@@ -337,6 +344,7 @@ class MemoryTables:
         """Events by stream and step."""
         self.request_rows: dict[str, RequestRow] = {}
         self.worker_rows: dict[str, WorkerRow] = {}
+        self.duty_rows: dict[str, DutyRow] = {}
         self.slots: dict[tuple[str, int], tuple[int, bool]] = {}
         self.snapshot_rows: dict[tuple[int, int], Snapshot] = {}
         self.late_rows: dict[int, list[Late]] = {}
@@ -610,6 +618,16 @@ class MemoryTables:
     def drop_worker(self, worker: str) -> None:
         """Delete a worker's row."""
         self._drop(self.worker_rows, worker)
+
+    def duty(self, name: str) -> DutyRow:
+        """Return a duty's row."""
+        if name not in self.duty_rows:
+            self._put(self.duty_rows, name, DutyRow(name=name))
+        return self.duty_rows[name]
+
+    def save_duty(self, duty: DutyRow) -> None:
+        """Replace a duty's row."""
+        self._put(self.duty_rows, duty.name, duty)
 
     def is_dead(self, worker: WorkerRow) -> bool:  # noqa: ARG002 - all workers are in this process
         """Return False: all workers are in this process."""

@@ -11,6 +11,7 @@ from limpet.state import Status
 
 __all__ = [
     "ContractRow",
+    "DutyRow",
     "Feed",
     "KeyRow",
     "Late",
@@ -113,6 +114,23 @@ class WorkerRow(Part, frozen=True, kw_only=True):
     """The agents that it serves, each with the versions that it accepts."""
     started: int = 0
     lease_until: int = 0
+
+
+class DutyRow(Part, frozen=True, kw_only=True):
+    """Work that one worker at a time does for the whole store."""
+
+    name: str
+    every: int = 0
+    """Time between two rounds, in microseconds."""
+    worker: str | None = None
+    """The worker that holds the duty now."""
+    lease_until: int = 0
+    """End of the worker's lease on the duty; then another may take it."""
+    done: int | None = None
+    """When a round was last completed."""
+    done_by: str | None = None
+    error: str = ""
+    """Why the last round failed; "" if it did not."""
 
 
 class ContractRow(Part, frozen=True, kw_only=True):

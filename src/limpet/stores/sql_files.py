@@ -3,7 +3,9 @@
 import re
 from importlib.resources import files
 
-__all__ = ["load", "scripts"]
+from limpet.errors import ReadOnlyStore, newer_store, outdated_store
+
+__all__ = ["check_schema", "load", "scripts"]
 
 _SECTION = re.compile(r"^-- name: (\S+)\n(.*?)(?=^-- name: |\Z)", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
@@ -28,3 +30,12 @@ def _filled(body: str, sections: dict[str, str]) -> str:
     while _INCLUDE.search(body):
         body = _INCLUDE.sub(lambda match: sections[match[1]], body)
     return body
+
+
+def check_schema(found: int, newest: int, why: ReadOnlyStore) -> None:
+    """Raise if a store that cannot be written here has another schema version than the newest."""
+    if found > newest:
+        raise newer_store(found, newest)
+    if found < newest:
+        version = f"the store has schema version {found}, and this version of Limpet needs {newest}"
+        raise outdated_store(why, version if found else "no store exists")

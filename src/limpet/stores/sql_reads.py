@@ -7,10 +7,11 @@ from typing import Any
 from limpet.errors import NotFound, StoreUnavailable
 from limpet.events import Event, Packed
 from limpet.stores.blobs import BlobRow
-from limpet.stores.columns import contract_of, late_of, request_of, row_of, worker_of
+from limpet.stores.columns import contract_of, duty_of, late_of, request_of, row_of, worker_of
 from limpet.stores.fork_reads import LAST, EventRange, Origin, StepRange, read_log, read_steps
 from limpet.stores.rows import (
     ContractRow,
+    DutyRow,
     KeyRow,
     Late,
     RequestFilter,
@@ -135,6 +136,10 @@ class SqlReads(ABC):
     def workers(self) -> list[WorkerRow]:
         """Return all workers."""
         return [worker_of(found) for found in self._all("workers")]
+
+    def duties(self) -> list[DutyRow]:
+        """Return all duties, by name."""
+        return [duty_of(found) for found in self._all("duties")]
 
     def snapshot(self, run: str, at_most: int | None) -> Snapshot | None:
         """Return the newest snapshot, or the newest at or before a sequence."""

@@ -3,9 +3,10 @@
 Writes go through one writer, which groups them; reads run in parallel. The event loop never waits for a disk.
 """
 
+from contextlib import suppress
 from typing import Self
 
-from limpet.errors import WrongKeys
+from limpet.errors import StoreBusy, WrongKeys
 from limpet.events import Codec
 from limpet.stores import writes
 from limpet.stores.api.changes import Changes
@@ -26,10 +27,14 @@ class Store(Leases, Snapshots, Lists, Changes, Maintenance):
         """Return whether a store exists at the URL, opened or not. Never creates one."""
         return await self._ask(self._backend.exists)
 
-    async def open(self) -> Self:
-        """Connect, create or migrate the schema, and unwrap the keys."""
+    async def open(self, *, to_write: bool = False) -> Self:
+        """Connect, create or migrate the schema, and unwrap the keys.
+
+        A store that can only be read is opened without any write; see `read_only`. With `to_write`, a standby is waited
+        for until it is promoted, and any other such store raises ReadOnlyStore.
+        """
         try:
-            await self._writer.run_between(self._backend.open)
+            await self._connect(to_write=to_write)
             await self._unwrap_keys()
             if await self._ask(lambda: self._backend.setting(writes.DERIVED)) is None:
                 await self._derive_rows()
@@ -37,6 +42,17 @@ class Store(Leases, Snapshots, Lists, Changes, Maintenance):
             await self.close()
             raise
         return self
+
+    async def _connect(self, *, to_write: bool) -> None:
+        async def connect() -> None:
+            await self._writer.run_between(self._backend.open)
+            if to_write and self.read_only is not None and self.read_only.is_standby:
+                raise StoreBusy(reason=self.read_only.reason)
+
+        with suppress(StoreBusy):  # It is still a standby.
+            await self._retrying(connect, StoreBusy)
+        if to_write and self.read_only is not None:
+            raise self.read_only
 
     async def close(self) -> None:
         """Finish pending operations and release all resources."""
@@ -62,7 +78,7 @@ class Store(Leases, Snapshots, Lists, Changes, Maintenance):
         """Unwrap the store's keys, or create the first ones. A store is created encrypted or not, and stays so."""
         settled = await self._ask(lambda: self._backend.setting(writes.ENCRYPTED))
         encrypted = settled == writes.YES
-        if settled is None:  # Readers do not wait for writers.
+        if settled is None and self.read_only is None:  # Readers do not wait for writers.
             encrypted = await self._submit(writes.Settle(encrypted=self._keys is not None))
         if self._keys is None:
             if encrypted:

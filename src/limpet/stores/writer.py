@@ -21,7 +21,7 @@ from limpet.errors import (
 )
 from limpet.stores.backend import Outcome
 from limpet.stores.threads import CLOSED, Reply, SerialExecutor, deliver
-from limpet.stores.writes import Missed, Op, Renew, Taken
+from limpet.stores.writes import KeepDuty, Missed, Op, Renew, TakeDuty, Taken
 
 __all__ = ["Writer"]
 
@@ -152,8 +152,12 @@ class Writer:
 
 
 def _is_news(asked: _Submitted, outcome: Outcome) -> bool:
-    """Return whether this matters to watches: a renewal, an empty claim and a refusal do not."""
-    return not isinstance(asked.op, Renew) and outcome != () and not isinstance(outcome, LimpetError | Missed | Taken)
+    """Return whether this matters to watches: a renewal, an empty claim, a duty and a refusal do not."""
+    return (
+        not isinstance(asked.op, Renew | TakeDuty | KeepDuty)
+        and outcome != ()
+        and not isinstance(outcome, LimpetError | Missed | Taken)
+    )
 
 
 def _unavailable(error: Exception) -> StoreUnavailable:

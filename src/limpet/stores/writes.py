@@ -39,8 +39,11 @@ __all__ = [
     "Collect",
     "Create",
     "DropSnapshots",
+    "DutyTurn",
+    "EndDuty",
     "EndUpload",
     "Extend",
+    "KeepDuty",
     "KeepLate",
     "Leg",
     "Load",
@@ -62,6 +65,7 @@ __all__ = [
     "SaveSnapshot",
     "SendCommands",
     "Settle",
+    "TakeDuty",
     "Taken",
     "Transact",
     "Transacted",
@@ -236,6 +240,41 @@ class Claim(Op[tuple[Claimed, ...]], frozen=True, kw_only=True):
     """Agents that the worker serves, but wants no runs of now."""
     cleared: int = 0
     """Number of suspects that made progress in this worker; it may hold this many more at a time."""
+
+
+class DutyTurn(NamedTuple):
+    """The reply to a worker that wants to take a duty."""
+
+    taken: bool
+    wait: int
+    """How long to wait before the next attempt, in microseconds."""
+
+
+class TakeDuty(Op[DutyTurn], frozen=True, kw_only=True):
+    """Takes a duty for a worker, if it is due and no other worker's lease on it is valid."""
+
+    duty: str
+    worker: str
+    lease: int
+    every: int
+
+
+class KeepDuty(Op[bool], frozen=True, kw_only=True):
+    """Renews a worker's lease on a duty; the result says whether the worker still holds it."""
+
+    duty: str
+    worker: str
+    lease: int
+
+
+class EndDuty(Op[bool], frozen=True, kw_only=True):
+    """Releases a duty, as done or not; the result says whether the worker still held it."""
+
+    duty: str
+    worker: str
+    is_done: bool
+    error: str = ""
+    """Why it failed; "" if the worker only stopped."""
 
 
 class SaveContracts(Op[None], frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from limpet.clock import Clock, Duration, FrozenClock, SystemClock, microseconds
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.tools import Tool
 from limpet.engine.execution.handle import Port, Result
+from limpet.engine.worker.duties import Duty
 from limpet.engine.worker.worker import StoreClock, Timing, Worker, WorkerLoop
 from limpet.ids import SeededIds
 from limpet.service.app import App
@@ -45,10 +46,15 @@ class TestSettings(Settings):
         self.backoffs = False
 
     def worker_loop(
-        self, agents: Sequence[Agent[Any, Any]], worker: Worker, time: StoreClock, port: Port
+        self,
+        agents: Sequence[Agent[Any, Any]],
+        worker: Worker,
+        time: StoreClock,
+        port: Port,
+        duties: Sequence[Duty] = (),
     ) -> WorkerLoop:
         """Create a worker loop with the same id each time, so that it takes over its predecessor's runs immediately."""
-        loop = super().worker_loop(agents, worker, time, port)
+        loop = super().worker_loop(agents, worker, time, port, duties)
         loop.rename(f"w-{'-'.join(sorted(each.name for each in agents))}")
         return loop
 

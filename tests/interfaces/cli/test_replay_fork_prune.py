@@ -1,5 +1,6 @@
 """`limpet replay`, `fork` and `prune`."""
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -120,3 +121,18 @@ def test_an_unreadable_pyproject_is_named(url: str, tmp_path: Path, monkeypatch:
     monkeypatch.delenv("LIMPET_APP", raising=False)
     done = limpet("replay", "order-1")
     assert (done.exit_code, "cannot read pyproject.toml, which may name the app" in done.stderr) == (2, True)
+
+
+def test_import_turns_tasks_into_runs_and_names_bad_ones(tmp_path: Path) -> None:
+    """The agent is known from the app. A second import changes nothing; a bad task stops the next one."""
+    url, source = f"sqlite:///{tmp_path}/limpet.db", tmp_path / "tasks.json"
+    task = {"id": "old-1", "user_input": "book", "state": "completed", "result": "sent", "created_at": "2026-05-05"}
+    source.write_text(json.dumps({"old-1": task}))
+    words = ("import", "tasks", str(source), "--agent", "order", "--app", "tests.interfaces.cli.shop:app", "--url", url)
+    assert limpet_json(*words)["imported"] == ["old-1"]
+    assert "imported before: 1" in limpet(*words).stdout
+    assert [each["status"] for each in limpet_json("runs", "--url", url)] == ["completed"]
+    source.write_text(json.dumps({"old-2": {**task, "id": "old-2", "state": "lost"}}))
+    refused = limpet(*words)
+    assert refused.exit_code != 0
+    assert "task old-2: state 'lost'" in " ".join(refused.stderr.split())

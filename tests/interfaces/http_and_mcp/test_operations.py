@@ -22,7 +22,20 @@ from tests.docs.reference import operations_page
 from tests.interfaces.http_and_mcp.clients import call_json
 
 # Commands that are not operations of a store: they start processes, or work on files and code.
-NOT_OPERATIONS = {"demo", "init", "dev", "worker", "serve", "mcp", "doctor", "bench", "replay", "export", "load"}
+NOT_OPERATIONS = {
+    "demo",
+    "init",
+    "dev",
+    "worker",
+    "serve",
+    "mcp",
+    "doctor",
+    "bench",
+    "replay",
+    "export",
+    "import",
+    "load",
+}
 TOKEN = "t" * 32
 
 

@@ -22,6 +22,7 @@ from limpet.engine.definitions.agents import Agent
 from limpet.engine.execution.execution import Kit
 from limpet.engine.execution.user_code import wait_within
 from limpet.engine.worker.change_listener import ChangeListener, Subscription
+from limpet.engine.worker.duties import Duty, DutyLoop, Retention
 from limpet.engine.worker.run_driver import RunDriver
 from limpet.errors import (
     ConnectionLost,
@@ -57,7 +58,8 @@ class Worker:
 
     `concurrency` is the maximum number of concurrent runs, and `lease` the time for which the worker counts as alive
     without renewing. When the worker stops, running effects have `grace` to finish. `parole` lists how long a
-    quarantined run rests before each retry; after the last one, an operator decides.
+    quarantined run rests before each retry; after the last one, an operator decides. With `keep`, the workers of a
+    store delete runs that ended long ago, one worker at a time.
     """
 
     def __init__(
@@ -67,12 +69,15 @@ class Worker:
         lease: Duration = "10s",
         grace: Duration = "10s",
         parole: Sequence[Duration] = ("1m", "10m", "1h"),
+        keep: Retention | None = None,
     ) -> None:
         if concurrency < 1 or microseconds(lease) < 1000:
             raise DefinitionError(what="a worker", reason="concurrency must be at least 1, and lease at least 1 ms")
         self.concurrency, self.lease, self.grace = concurrency, microseconds(lease), microseconds(grace)
         self.parole = tuple(microseconds(each) for each in parole)
         """Rest of a quarantined run before each retry, in microseconds; after the last retry, an operator decides."""
+        self.keep = keep
+        """Which runs the worker deletes after their end; None for no run."""
 
 
 class Timing:
@@ -115,7 +120,13 @@ class WorkerLoop:
     """One running worker: renews its lease, claims runs, and drives each of them in a task."""
 
     def __init__(
-        self, kit: Kit, agents: Sequence[Agent[Any, Any]], worker: Worker, store_clock: StoreClock, timing: Timing
+        self,
+        kit: Kit,
+        agents: Sequence[Agent[Any, Any]],
+        worker: Worker,
+        store_clock: StoreClock,
+        timing: Timing,
+        duties: Sequence[Duty] = (),
     ) -> None:
         self._kit, self._worker, self._store_clock, self._timing = kit, worker, store_clock, timing
         self.id = kit.worker
@@ -148,6 +159,8 @@ class WorkerLoop:
         """When the event loop last ran a callback, in monotonic microseconds."""
         self._stop_renewing = Flag()
         self._background: list[asyncio.Task[None]] = []
+        self._duties = duties
+        self._duty_tasks: dict[DutyLoop, asyncio.Task[None]] = {}
 
     @property
     def store(self) -> Store:
@@ -184,6 +197,9 @@ class WorkerLoop:
         found = await self.claim()
         self._background.append(asyncio.create_task(self._claim_loop(), name="limpet:worker"))
         self._background.append(asyncio.create_task(self._sweep_loop(), name="limpet:sweep"))
+        for duty in self._duties:
+            loop = DutyLoop(duty, self.store, self._kit.clock, self.id, self._worker.lease)
+            self._duty_tasks[loop] = asyncio.create_task(loop.run(), name=f"limpet:duty:{duty.name}")
         return found
 
     def wake(self) -> None:
@@ -194,11 +210,14 @@ class WorkerLoop:
     async def stop(self) -> None:
         """Stop claiming, let running effects finish within the grace period, release every run, and retire."""
         self._stopping = True
-        for task in self._background:
+        for task in (*self._background, *self._duty_tasks.values()):
             task.cancel()
         for driver in list(self._drivers.values()):
             driver.drain()
-        await wait_within(self._kit.clock, set(self._driver_tasks), self._worker.grace)
+        await wait_within(self._kit.clock, {*self._driver_tasks, *self._duty_tasks.values()}, self._worker.grace)
+        for loop in self._duty_tasks:
+            with suppress(LimpetError):  # its lease expires
+                await loop.release()
         await self._retire()
 
     async def _retire(self) -> None:
@@ -217,7 +236,7 @@ class WorkerLoop:
         """Stop as if the process had been killed: write nothing more and release nothing. For tests."""
         self._stopping = True
         self._stop_renewing.set()
-        tasks = [*self._background, *self._driver_tasks]
+        tasks = [*self._background, *self._duty_tasks.values(), *self._driver_tasks]
         for driver in self._drivers.values():
             tasks += driver.kill()
         for task in tasks:

@@ -7,16 +7,17 @@ from typing import Any, cast
 from limpet.arguments import checked
 from limpet.clock import Duration, microseconds, to_microseconds
 from limpet.engine.definitions.agents import Agent
+from limpet.engine.definitions.contracts import find_agent
 from limpet.engine.execution.handle import Port
 from limpet.engine.execution.local_runs import LocalRuns
 from limpet.engine.execution.principal import Principal, principal_of
 from limpet.engine.execution.views import RunInfo
 from limpet.engine.worker.change_listener import ChangeListener
 from limpet.engine.worker.worker import StoreClock, WorkerLoop
-from limpet.errors import InvalidArgument, not_open
+from limpet.errors import InvalidArgument, NotFound, not_open
 from limpet.service.conversations import Conversations
 from limpet.service.inbox import Inbox
-from limpet.service.resolve import run_of
+from limpet.service.resolve import run_of, suggest_agent
 from limpet.service.settings import Settings
 from limpet.service.views import run_info
 from limpet.service.workers import LiveWorkers, live_workers
@@ -93,6 +94,13 @@ class AppCore:
     @property
     def _actor(self) -> str:
         return self._worker_loop.id if self._worker_loop is not None else "app"
+
+    async def _find_agent(self, name: str) -> Agent[Any, Any]:
+        """Return an agent that the store knows by name. Raises NotFound, with a similar name if there is one."""
+        try:
+            return await find_agent(self.store, name)
+        except NotFound as error:
+            raise (await suggest_agent(self.store, error)) from None
 
     def _find_code(self, name: str, version: str) -> Agent[Any, Any] | None:
         """Return the code for a version of an agent: exactly this version, else one that accepts it, else the last one

@@ -7,14 +7,17 @@ from typing import Annotated, Any
 
 from limpet.arguments import checked
 from limpet.clock import Duration
+from limpet.engine.definitions.agents import Agent, check_agent
 from limpet.engine.execution.handle import Handle
 from limpet.policy.retention import KeepRule
+from limpet.service.api.control import By
 from limpet.service.api.core import AppCore
 from limpet.service.archives import MAX_BYTES
 from limpet.service.bundles import export_run, load_run
 from limpet.service.files import file_errors
 from limpet.service.operation import InDoors, Param, RunId, command, query
 from limpet.service.prune import Pruned, prune, rotate
+from limpet.service.task_import import ImportedTasks, Importer, Running
 from limpet.service.verify import Verified, save_heads, verify_all, verify_one
 
 __all__ = ["Storage"]
@@ -71,6 +74,30 @@ class Storage(AppCore):
         with file_errors(path) as file:
             row = await load_run(self.store, file, self._actor, max_bytes)
         return Handle(self._port, row.id, self._find_code(row.agent, row.agent_version))
+
+    async def import_tasks(
+        self, source: str | Path, /, *, agent: Agent[Any, Any] | str, running: Running = "pending", by: By = None
+    ) -> ImportedTasks:
+        """Turn the tasks of another program into runs of an agent.
+
+        `source` is a `tasks.json` (an object of tasks by id, or a list), a SQLite file or a database URL with a table
+        `agent_tasks`. Each task has `id`, `user_input`, `state`, `result`, `error`, `created_at` and `updated_at`. A
+        pending task becomes a run that a worker does, a completed or failed one a run with its result or error. One
+        that was running starts again, or with `running="failed"` becomes a failed run. All tasks are checked before one
+        is written; importing again changes nothing. Raises InvalidTasks.
+        """
+        self._check_open()
+        if isinstance(agent, str):
+            known = self._agents.get(agent) or await self._find_agent(agent)
+        else:
+            check_agent(agent)
+            known = agent
+        importer = Importer(self.store, known, running=running, sender=self._principal(by).sender)
+        with file_errors(source):
+            done = await importer.run(source)
+        if self._worker_loop is not None:
+            self._worker_loop.wake()
+        return done
 
     @command("/prune", role="admin", is_destructive=True, example="--older-than 30d")
     async def prune(

@@ -1,6 +1,7 @@
 """The base of the store's topics: its backend, codec and writer, and how they are called."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
 from typing import Any, TypeVar
 
 from limpet.clock import SECOND, Duration, SystemClock, microseconds
@@ -10,6 +11,7 @@ from limpet.errors import (
     InvalidArgument,
     LimpetError,
     NotFound,
+    ReadOnlyStore,
     StaleServer,
     StoreBusy,
     StoreUnavailable,
@@ -72,6 +74,11 @@ class StoreBase:
     def failure(self) -> StoreUnavailable | None:
         """Why nothing can be written although the store has waited; a worker process exits then."""
         return self._writer.failure or self._backend.failure
+
+    @property
+    def read_only(self) -> ReadOnlyStore | None:
+        """Why this process can read the store but not write to it; None if it can."""
+        return copy(self._backend.read_only)
 
     async def now(self) -> int:
         """Return the store's time, in microseconds."""

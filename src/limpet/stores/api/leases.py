@@ -6,7 +6,7 @@ from limpet.ids import check_id
 from limpet.stores import writes
 from limpet.stores.api.logs import Logs
 from limpet.stores.row_encryption import reveal_row
-from limpet.stores.rows import WorkerRow
+from limpet.stores.rows import DutyRow, WorkerRow
 
 __all__ = ["Leases"]
 
@@ -52,6 +52,23 @@ class Leases(Logs):
         """Release a run, which no worker claims before `retry_at`. `fruitless`: this worker could not drive it."""
         leg = writes.Release(run=run, fence=fence, actor=worker, reason=reason, retry_at=retry_at, fruitless=fruitless)
         await self.append(leg)
+
+    async def take_duty(self, duty: str, worker: str, *, lease: int, every: int) -> writes.DutyTurn:
+        """Take a duty under a lease, if its last round is `every` ago and no other worker holds it."""
+        check_id(duty)
+        return await self._submit(writes.TakeDuty(duty=duty, worker=worker, lease=lease, every=every))
+
+    async def keep_duty(self, duty: str, worker: str, *, lease: int) -> bool:
+        """Renew the lease on a duty; return whether the worker still holds it."""
+        return await self._submit(writes.KeepDuty(duty=duty, worker=worker, lease=lease))
+
+    async def end_duty(self, duty: str, worker: str, *, is_done: bool, error: str = "") -> bool:
+        """Release a duty, as done or not; return whether the worker still held it."""
+        return await self._submit(writes.EndDuty(duty=duty, worker=worker, is_done=is_done, error=error))
+
+    async def duties(self) -> list[DutyRow]:
+        """Return all duties, by name."""
+        return await self._ask(self._backend.duties)
 
     async def workers(self) -> list[WorkerRow]:
         """Return all registered workers."""

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 
-from limpet.errors import DamagedEvent, NewerVersion, NotFound, Tampered, Unsupported
+from limpet.errors import DamagedEvent, NewerVersion, NotFound, Tampered, Unsupported, outdated_store
 from limpet.events import PLAIN, Head
 from limpet.stores import writes
 from limpet.stores.api.base import LARGEST_PAGE
@@ -91,6 +91,8 @@ class Maintenance(Logs):
 
     async def _derive_rows(self) -> None:
         """Rebuild all rows of a store that was created before rows had all their columns."""
+        if self.read_only is not None:
+            raise outdated_store(self.read_only, "an earlier version of Limpet wrote it")
         last = 0
         while page := await self._ask(lambda: self._backend.streams(last, LARGEST_PAGE)):  # noqa: B023
             last = page[-1][0]

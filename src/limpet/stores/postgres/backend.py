@@ -14,7 +14,15 @@ from typing import Any, TypeVar
 import psycopg
 
 from limpet.clock import SECOND, Clock, Duration, SystemClock, microseconds
-from limpet.errors import ConnectionLost, InvalidArgument, InvalidValue, StaleServer, StoreBusy, StoreUnavailable
+from limpet.errors import (
+    ConnectionLost,
+    InvalidArgument,
+    InvalidValue,
+    ReadOnlyStore,
+    StaleServer,
+    StoreBusy,
+    StoreUnavailable,
+)
 from limpet.events import Codec, Event
 from limpet.ids import RandomIds
 from limpet.stores.append import CallerError
@@ -24,6 +32,7 @@ from limpet.stores.commit import commit, transact
 from limpet.stores.connection_pool import ConnectionPool
 from limpet.stores.fork_reads import LAST
 from limpet.stores.postgres.connection import (
+    STANDBY,
     Address,
     Connection,
     Server,
@@ -35,14 +44,14 @@ from limpet.stores.postgres.connection import (
     query,
     translated,
 )
-from limpet.stores.postgres.migrate import migrate, schema_version
+from limpet.stores.postgres.migrate import migrate, newest, schema_version
 from limpet.stores.postgres.tables import PostgresTables, ProcessWorkers, TransactionParts
 from limpet.stores.postgres.text import plain, safe
 from limpet.stores.postgres.wire import Wire
 from limpet.stores.processes import CAN_SEE
 from limpet.stores.rows import Feed, Recent
 from limpet.stores.search import lowered
-from limpet.stores.sql_files import load
+from limpet.stores.sql_files import check_schema, load
 from limpet.stores.sql_reads import SqlReads
 from limpet.stores.threads import CLOSED
 from limpet.stores.writes import Op, Transact, Transacted
@@ -82,47 +91,105 @@ class PostgresBackend(SqlReads):
         self._stop, self._interrupted = Flag(), Flag()
         self._lock = RLock()
         self._writing: Connection | None = None
-        self._readers = ConnectionPool(self._server.connect)
+        self.read_only: ReadOnlyStore | None = None
+        self._readers = ConnectionPool(self._connect_reader)
         self._theirs = ConnectionPool(lambda: self._connect(ours=False))
 
     def exists(self) -> bool:
         """Return whether the schema exists and belongs to Limpet."""
         with closing(self._reach()) as db:
-            return schema_version(db, self._address.schema, self._sql) > 0
+            try:
+                return schema_version(db, self._address.schema, self._sql) > 0
+            except psycopg.Error as error:
+                raise self._no_schema(error) from error
 
     def open(self) -> None:
-        """Connect, and create or migrate the schema."""
-        db = self._reach()
+        """Connect, and create or migrate the schema. A store that can only be read is opened without any write."""
+        self._open(standby=True)
+
+    def _open(self, *, standby: bool) -> None:
+        db = self._reach(standby=standby)
         try:
-            migrate(db, self._address.schema, self._sql)
+            self.read_only = self._why_read_only(db)
+            if self.read_only is None:
+                self._prepare(db)
+            else:
+                check_schema(schema_version(db, self._address.schema, self._sql), newest(), self.read_only)
             self._restored = int(query(db, self._sql["life"])[0][0])
-            query(db, self._sql["drop_receipts"], (self._name,))
-            query(db, self._sql["receipt"] % (self._name, self._batch))
-            self._means.wire.make_ready(db)
         except psycopg.Error as error:
             db.close()
-            raise StoreUnavailable(reason=f"cannot create or read the schema: {_first_line(error)}") from error
+            raise self._no_schema(error) from error
         except BaseException:
             db.close()
             raise
         self._stop.clear()
         self._interrupted.clear()
         self._readers, self._theirs = (
-            ConnectionPool(self._server.connect),
+            ConnectionPool(self._connect_reader),
             ConnectionPool(lambda: self._connect(ours=False)),
         )
-        self._writing = db
+        if self.read_only is None:
+            self._writing = db
+        else:
+            db.close()
 
-    def _reach(self) -> Connection:
+    def _prepare(self, db: Connection) -> None:
+        """Create or migrate the schema, and prepare a connection for writing."""
+        migrate(db, self._address.schema, self._sql)
+        query(db, self._sql["drop_receipts"], (self._name,))
+        query(db, self._sql["receipt"] % (self._name, self._batch))
+        self._means.wire.make_ready(db)
+
+    def _why_read_only(self, db: Connection) -> ReadOnlyStore | None:
+        """Return why this server, session or role cannot write to the store, or None."""
+        [(is_standby, is_session)] = query(db, self._sql["accepts_writes"])
+        if is_standby:
+            fix = "Point the URL at the primary. Queries such as `limpet show` work here."
+            return ReadOnlyStore(reason=STANDBY, fix=fix, is_standby=True)
+        if is_session:
+            reason = "its transactions are read-only (default_transaction_read_only is on)"
+            fix = "Set default_transaction_read_only = off for this role or database."
+            return ReadOnlyStore(reason=reason, fix=fix)
+        if schema_version(db, self._address.schema, self._sql) == 0:
+            return None
+        [(role, may_write)] = query(db, self._sql["may_write"])
+        if may_write:
+            return None
+        fix = "Use a role that may write. Queries such as `limpet show` work with this one."
+        return ReadOnlyStore(reason=f"the role {role} may not write to the tables of {self._address.schema}", fix=fix)
+
+    def _no_schema(self, error: psycopg.Error) -> StoreUnavailable:
+        reason, schema = f"cannot create or read the schema: {_first_line(error)}", self._address.schema
+        if not isinstance(error, psycopg.errors.InsufficientPrivilege):
+            return StoreUnavailable(reason=reason)
+        grant = f"GRANT USAGE ON SCHEMA {schema} TO ROLE; GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO ROLE"
+        return StoreUnavailable(reason=reason, fix=f"Use the store's owner, or let this role read: `{grant}`.")
+
+    def _connect_reader(self) -> Connection:
+        return self._server.connect(standby=self.read_only is not None)
+
+    def _require_writable(self) -> None:
+        """Raise ReadOnlyStore for a store that was opened read-only and still is."""
+        if self.read_only is None:
+            return
+        with closing(self._reach()) as db:
+            why = self._why_read_only(db)
+        if why is not None:
+            raise why
+        with self._lock:
+            self._disconnect()
+            self.open()
+
+    def _reach(self, *, standby: bool = True) -> Connection:
         """Connect to a server that may be starting. Does not retry if the server answers and refuses."""
         try:
-            return self._until_known(self._first)
+            return self._until_known(lambda: self._first(standby=standby))
         except (psycopg.Error, ConnectionLost, StaleServer) as error:
             raise StoreUnavailable(reason=f"no connection: {_first_line(error)}") from error
 
-    def _first(self) -> Connection:
+    def _first(self, *, standby: bool) -> Connection:
         try:
-            return self._server.connect()
+            return self._server.connect(standby=standby)
         except (psycopg.OperationalError, ConnectionLost) as error:
             if isinstance(error, ConnectionLost) or not self._server.answers():
                 raise _Lost(error) from error
@@ -145,7 +212,7 @@ class PostgresBackend(SqlReads):
         """Reconnect, and verify that every row matches its log. Readers wait meanwhile."""
         with self._lock:
             self._disconnect()
-            self.open()
+            self._open(standby=self.read_only is not None)
         for run, seq in self._all("bad_head"):
             raise StoreUnavailable(reason=f"the row of {run} does not match its log at event {seq}")
 
@@ -165,6 +232,7 @@ class PostgresBackend(SqlReads):
 
     def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
         """Perform all operations in one durable transaction; retries after a collision or a lost connection."""
+        self._require_writable()
         sent: list[list[Outcome]] = []
 
         def attempt() -> list[Outcome]:
@@ -177,6 +245,7 @@ class PostgresBackend(SqlReads):
 
     def transact(self, op: Transact, codec: Codec) -> Outcome:
         """Commit a caller's own writes and an append, on a connection that is used for nothing else meanwhile."""
+        self._require_writable()
         sent: list[Transacted] = []
 
         def attempt() -> Outcome:
@@ -286,7 +355,8 @@ class PostgresBackend(SqlReads):
 
     def changes(self, stop: Flag) -> Iterator[None]:
         """Listen, and also poll what every write changes, since a notification may be lost or never arrive."""
-        listening = self._address.listen != "no"
+        listening = self._address.listen != "no" and self.read_only is None
+        looking = self._sql["looking" if self.read_only is None else "looking_read_only"]
         with closing(self._listener()) as db:
             try:
                 if listening:
@@ -297,7 +367,7 @@ class PostgresBackend(SqlReads):
                     notified = _notified(db, stop) if listening else stop.wait(SLICE)
                     if slices % POLL_EVERY[listening] and not notified and seen >= 0:
                         continue
-                    [(last, oldest, newest)] = query(db, self._sql["looking"])
+                    [(last, oldest, newest)] = query(db, looking)
                     if last != seen:  # Visible to all only when every transaction of this moment has ended.
                         seen, until = last, newest
                         yield
@@ -309,8 +379,8 @@ class PostgresBackend(SqlReads):
 
     def _listener(self) -> Connection:
         try:
-            if self._address.listen in ("", "no"):
-                return self._server.connect()
+            if self._address.listen in ("", "no") or self.read_only is not None:
+                return self._connect_reader()
             return connect(self._address.listen)
         except psycopg.Error as error:
             raise ConnectionLost(reason=_first_line(error)) from error

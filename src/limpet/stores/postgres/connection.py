@@ -19,6 +19,7 @@ from limpet.errors import (
 )
 
 __all__ = [
+    "STANDBY",
     "Address",
     "CallerConnection",
     "Connection",
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 OLDEST_SERVER = 140000
+STANDBY = "the server is a standby, which accepts no writes"
 Connection = psycopg.Connection[tuple[Any, ...]]
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 
@@ -94,11 +96,11 @@ class Server:
         """The newest timeline seen."""
         return self._seen.timeline if self._seen else 0
 
-    def connect(self, *, ours: bool = True) -> Connection:
-        """Connect to a server that accepts durable writes and is not behind what was seen."""
+    def connect(self, *, ours: bool = True, standby: bool = False) -> Connection:
+        """Connect to a server that accepts durable writes and is not behind what was seen, or also to a standby."""
         db = connect(self._address.server, prepare=self._address.prepare, ours=ours)
         try:
-            self._check(query(db, self._hello)[0])
+            self._check(query(db, self._hello)[0], standby=standby)
         except BaseException:
             db.close()
             raise
@@ -108,22 +110,23 @@ class Server:
         """Return whether a server accepts connections. If so, a failed connection is due to the address or the role."""
         return psycopg.pq.PGconn.ping(self._address.server.encode()) == psycopg.pq.Ping.OK
 
-    def _check(self, found: tuple[Any, ...]) -> None:
-        standby, wal_file, system, durability, version, encoding = found
+    def _check(self, found: tuple[Any, ...], *, standby: bool = False) -> None:
+        is_standby, wal_file, system, durability, version, encoding = found
         if version < OLDEST_SERVER:
             raise StoreUnavailable(reason=f"PostgreSQL {version // 10000} is too old: 14 or newer is needed")
-        if standby:
-            raise ConnectionLost(reason="the server is a standby, which accepts no writes")
-        if durability == "off":
+        if is_standby and not standby:
+            raise ConnectionLost(reason=STANDBY)
+        if durability == "off" and not is_standby:
             raise StoreUnavailable(reason="synchronous_commit is off: set it to on for this role or database")
         if encoding != "UTF8":
             raise StoreUnavailable(reason=f"the database's encoding is {encoding}: create one with UTF8")
         standing = ServerIdentity(system, int(wal_file[:8], 16))
         with self._lock:
             seen = self._seen or standing
-            if standing.system != seen.system or standing.timeline < seen.timeline:
+            is_behind = standing.timeline < seen.timeline and not is_standby
+            if standing.system != seen.system or is_behind:
                 raise StaleServer(found=str(standing), seen=str(seen))
-            self._seen = standing
+            self._seen = seen if is_standby else standing
 
 
 def connect(server: str, *, prepare: bool = True, ours: bool = True) -> Connection:

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from limpet.errors import NewerVersion, StoreUnavailable
+from limpet.errors import StoreUnavailable, newer_store
 from limpet.stores.postgres.connection import Connection, query
 from limpet.stores.sql_files import scripts
 
-__all__ = ["migrate", "schema_version"]
+__all__ = ["migrate", "newest", "schema_version"]
 
 
 def migrate(db: Connection, schema: str, sql: Mapping[str, str]) -> None:
@@ -18,15 +18,17 @@ def migrate(db: Connection, schema: str, sql: Mapping[str, str]) -> None:
             if schema_version(db, schema, sql) == found:
                 _run(db, schema, sql, found + 1, migrations[found])
     if found > len(migrations):
-        raise NewerVersion(
-            what=f"the store, which has schema version {found}",
-            reason=f"this version of Limpet supports up to {len(migrations)}",
-        )
+        raise newer_store(found, len(migrations))
     if query(db, sql["restored"]):
         with db.transaction():
             query(db, sql["migration_lock"], (f"limpet.{schema}",))
             query(db, sql["stamp_anew"])
             query(db, sql["new_life"])
+
+
+def newest() -> int:
+    """Return the schema version that this version of Limpet creates."""
+    return len(scripts(__package__, "migrations"))
 
 
 def schema_version(db: Connection, schema: str, sql: Mapping[str, str]) -> int:

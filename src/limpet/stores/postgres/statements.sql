@@ -4,11 +4,22 @@
 -- name: hello
 -- The server's role, timeline and system, and whether its commits are durable.
 SELECT pg_is_in_recovery(),
-    CASE WHEN pg_is_in_recovery() THEN '' ELSE pg_walfile_name(pg_current_wal_lsn()) END,
+    CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_lsn())
+        WHEN has_function_privilege('pg_control_checkpoint()', 'execute')
+        THEN (SELECT lpad(to_hex(timeline_id), 8, '0') FROM pg_control_checkpoint()) ELSE '00000000' END,
     CASE WHEN has_function_privilege('pg_control_system()', 'execute')
         THEN (SELECT system_identifier::text FROM pg_control_system()) ELSE '' END,
     current_setting('synchronous_commit'), current_setting('server_version_num')::bigint,
     current_setting('server_encoding')
+
+-- name: accepts_writes
+-- Whether this server and session accept writes at all.
+SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on'
+
+-- name: may_write
+-- Whether this role may write what every operation writes.
+SELECT current_user, has_table_privilege('{schema}.streams', 'INSERT') AND has_table_privilege('{schema}.streams', 'UPDATE')
+    AND has_table_privilege('{schema}.events', 'INSERT') AND has_table_privilege('{schema}.receipts', 'INSERT')
 
 -- name: now
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
@@ -60,6 +71,12 @@ LISTEN {channel}
 -- Values that change when something is written, and when it becomes visible.
 SELECT (SELECT last_value FROM {schema}.positions), pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
     pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+
+-- name: looking_read_only
+-- The same, from the events. A standby receives the values of a sequence ahead of their use, and a role that may only
+-- select from tables cannot read one.
+SELECT coalesce((SELECT position FROM {schema}.events ORDER BY xid DESC, position DESC LIMIT 1), 0),
+    pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint
 
 -- name: migration_lock
 SELECT pg_advisory_xact_lock(hashtextextended(%b::text, 0))
@@ -383,6 +400,23 @@ RETURNING id
 
 -- name: drop_worker
 DELETE FROM {schema}.workers WHERE id = %b::text
+
+-- name: duties
+SELECT name, every, worker, lease_until, done, done_by, error FROM {schema}.duties ORDER BY name
+
+-- name: duty
+-- Locks the row, also one that another transaction is just inserting.
+INSERT INTO {schema}.duties (name) VALUES (%b::text) ON CONFLICT (name) DO UPDATE SET name = excluded.name
+RETURNING name, every, worker, lease_until, done, done_by, error
+
+-- name: save_duty
+UPDATE {schema}.duties SET every = %b::bigint, worker = %b::text, lease_until = %b::bigint, done = %b::bigint,
+    done_by = %b::text, error = %b::text
+WHERE name = %b::text
+
+-- name: foreign_tasks
+-- The table of another program, in a schema of the search path.
+SELECT id, user_input, state, result, error, created_at, updated_at FROM agent_tasks ORDER BY created_at, id
 
 -- name: held_by
 SELECT {columns} FROM {schema}.streams AS s WHERE s.worker = %b::text ORDER BY s.id

@@ -20,6 +20,7 @@ from limpet.stores.columns import (
     OF_A_STREAM,
     as_text,
     columns,
+    duty_of,
     enough,
     readable,
     request_of,
@@ -31,7 +32,7 @@ from limpet.stores.postgres.connection import CallerConnection, Connection, agai
 from limpet.stores.postgres.text import plain, safe
 from limpet.stores.postgres.wire import Wire
 from limpet.stores.processes import has_ended, this_process
-from limpet.stores.rows import ContractRow, KeyRow, Late, RequestRow, RunRow, Snapshot, WorkerRow
+from limpet.stores.rows import ContractRow, DutyRow, KeyRow, Late, RequestRow, RunRow, Snapshot, WorkerRow
 
 __all__ = ["PostgresTables", "ProcessWorkers", "TransactionParts"]
 
@@ -373,6 +374,16 @@ class PostgresTables:
     def lock_worker(self, worker: WorkerRow) -> bool:
         """Lock a worker's row. Returns False if the row has changed or another transaction uses it."""
         return bool(self._query("lock_worker", *safe((worker.id, worker.host)), worker.lease_until))
+
+    def duty(self, name: str) -> DutyRow:
+        """Return a duty's row, locked."""
+        self.begin()
+        return duty_of(plain(self._query("duty", *safe((name,)))[0]))
+
+    def save_duty(self, duty: DutyRow) -> None:
+        """Replace a duty's row."""
+        name, *rest = safe(astuple(duty))
+        self._query("save_duty", *rest, name)
 
     def drop_worker(self, worker: str) -> None:
         """Delete a worker's row."""

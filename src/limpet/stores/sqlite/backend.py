@@ -24,6 +24,7 @@ from limpet.errors import (
     InvalidValue,
     LimpetError,
     NotFound,
+    ReadOnlyStore,
     StoreBusy,
     StoreReplaced,
     StoreUnavailable,
@@ -35,12 +36,13 @@ from limpet.stores.commit import Begin, commit, transact
 from limpet.stores.connection_pool import ConnectionPool
 from limpet.stores.fork_reads import LAST
 from limpet.stores.rows import Feed, Recent
-from limpet.stores.sql_files import load
+from limpet.stores.sql_files import check_schema, load
 from limpet.stores.sql_reads import SqlReads
 from limpet.stores.sqlite.faults import Failed, Fault, error_text, failing, meaning
 from limpet.stores.sqlite.file_identity import Files
 from limpet.stores.sqlite.locks import HAVE_FLOCK, WorkerLocks, WriterQueue
 from limpet.stores.sqlite.migrate import migrate, newest, schema_version
+from limpet.stores.sqlite.read_only import ReadOnlyFile, why_read_only
 from limpet.stores.sqlite.tables import SqliteTables
 from limpet.stores.writes import Op, Transact
 
@@ -85,7 +87,9 @@ class SqliteBackend(SqlReads):
         self._interrupted = Flag()
         self._files = Files(self._path)
         self._opened: _Opened | None = None
+        self._file: ReadOnlyFile | None = None
         self._fault: Fault | None = None
+        self.read_only: ReadOnlyStore | None = None
 
     def exists(self) -> bool:
         """Return whether the file contains a store. Does not change it."""
@@ -97,7 +101,32 @@ class SqliteBackend(SqlReads):
         self._interrupted.clear()
         self._files, self._fault = Files(self._path), None
         with error_text(self._path, passing=False):
-            self._opened = self._connected()
+            self.read_only = why_read_only(self._path)
+            if self.read_only is None:
+                self._opened = self._connected()
+            else:
+                self._file = self._look(self.read_only)
+
+    def _look(self, why: ReadOnlyStore) -> ReadOnlyFile:
+        """Open a file that cannot be written here. A file of an older version cannot be upgraded."""
+        file = _read_only(self._path, self._sql, self._patience)
+        try:
+            check_schema(file.ask(lambda db: schema_version(db, self._sql)), newest(), why)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _require_writable(self) -> None:
+        """Raise ReadOnlyStore for a store that was opened read-only and still is."""
+        if (file := self._file) is None:
+            return
+        self.read_only = why_read_only(self._path)
+        if self.read_only is not None:
+            raise self.read_only
+        self.open()
+        self._file = None
+        file.close()
 
     def interrupt(self) -> None:
         """Stop waiting for the disk."""
@@ -107,9 +136,13 @@ class SqliteBackend(SqlReads):
         """Close every connection and release every lock."""
         self._disconnect()
         self._locks.close()
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def reopen(self) -> None:
         """Reconnect and verify pages, indexes, and that every row matches its log. Readers wait meanwhile."""
+        self._require_writable()
         fault = self._fault = self._fault or Fault("the store is being reopened", is_open=True)
         if fault.is_open:  # A caller asked for it, for an unknown reason.
             fault.is_open = fault.is_full = False
@@ -136,12 +169,14 @@ class SqliteBackend(SqlReads):
 
     def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
         """Perform all operations in one durable transaction. Callers' own writes follow, each in its own."""
+        self._require_writable()
         ours = [op for op in ops if not isinstance(op, Transact)]
         done = iter(self._durably(lambda begin, note: commit(begin, ours, codec, note)) if ours else ())
         return [self._theirs(op, codec) if isinstance(op, Transact) else next(done) for op in ops]
 
     def transact(self, op: Transact, codec: Codec) -> Outcome:
         """Commit a caller's own writes and an append in one transaction."""
+        self._require_writable()
         return self._durably(lambda begin, note: transact(begin, op, codec, note))
 
     def _theirs(self, op: Transact, codec: Codec) -> Outcome:
@@ -222,6 +257,9 @@ class SqliteBackend(SqlReads):
 
     def changes(self, stop: Flag) -> Iterator[None]:
         """Poll every few milliseconds whether another connection has committed."""
+        if self._file is not None:
+            yield from self._changes_of(self._file, stop)
+            return
         with error_text(self._path), closing(self._alive().reader()) as db:
             seen: Sequence[object] = ()
             while not stop.is_set():
@@ -231,6 +269,17 @@ class SqliteBackend(SqlReads):
                     seen = found
                     yield
                 stop.wait(POLL_EVERY)
+
+    def _changes_of(self, file: ReadOnlyFile, stop: Flag) -> Iterator[None]:
+        seen: tuple[object, ...] = ()
+        while not stop.is_set():
+            with error_text(self._path):
+                stamp = file.stamp()
+            found = (stamp, self._all("last_position"))
+            if found != seen:
+                seen = found
+                yield
+            stop.wait(POLL_EVERY)
 
     # Reading
 
@@ -257,6 +306,9 @@ class SqliteBackend(SqlReads):
 
     def _ask(self, statement: str, values: Any) -> list[Any]:
         try:
+            if (file := self._file) is not None:
+                with error_text(self._path):
+                    return file.ask(lambda db: db.execute(statement, values).fetchall())
             with self._reader() as db:
                 return db.execute(statement, values).fetchall()
         except OverflowError as error:
@@ -290,8 +342,17 @@ def is_store(path: Path, patience: Duration = PATIENCE) -> bool:
     """Return whether a file contains a store. Does not change it."""
     if not path.is_file():
         return False
-    with error_text(path, passing=False), _inspecting(path, microseconds(patience)) as db:
-        return schema_version(db, load(__package__, "statements.sql")) > 0
+    sql = load(__package__, "statements.sql")
+    with error_text(path, passing=False):
+        if why_read_only(path) is not None:
+            with closing(_read_only(path, sql, microseconds(patience))) as file:
+                return file.ask(lambda db: schema_version(db, sql)) > 0
+        with _inspecting(path, microseconds(patience)) as db:
+            return schema_version(db, sql) > 0
+
+
+def _read_only(path: Path, sql: Mapping[str, str], patience: int) -> ReadOnlyFile:
+    return ReadOnlyFile(path, sql["connect_read_only"], sql["index_in_memory"], patience)
 
 
 def _is_ready(path: Path, sql: Mapping[str, str], patience: int) -> bool:

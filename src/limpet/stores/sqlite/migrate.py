@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import apsw
 
-from limpet.errors import NewerVersion
+from limpet.errors import newer_store
 from limpet.stores.sql_files import scripts
 
 __all__ = ["migrate", "newest", "schema_version"]
@@ -15,10 +15,7 @@ def migrate(db: apsw.Connection, sql: Mapping[str, str]) -> None:
     migrations = scripts(__package__, "migrations")
     found = schema_version(db, sql)
     if found > len(migrations):
-        raise NewerVersion(
-            what=f"the store, which has schema version {found}",
-            reason=f"this version of Limpet supports up to {len(migrations)}",
-        )
+        raise newer_store(found, len(migrations))
     for version, script in enumerate(migrations[found:], found + 1):
         db.execute(sql["begin"])
         try:

@@ -12,6 +12,17 @@ PRAGMA mmap_size = 0;
 PRAGMA cache_size = -16000;
 PRAGMA temp_store = MEMORY;
 
+-- name: connect_read_only
+PRAGMA query_only = ON;
+PRAGMA trusted_schema = OFF;
+PRAGMA mmap_size = 0;
+PRAGMA cache_size = -16000;
+PRAGMA temp_store = MEMORY;
+
+-- name: index_in_memory
+-- Before the first read: the index of the log is then built in memory, and not shared.
+PRAGMA locking_mode = EXCLUSIVE
+
 -- name: read_only
 PRAGMA query_only = ON
 
@@ -206,6 +217,20 @@ ON CONFLICT (id) DO UPDATE SET host = excluded.host, agents = excluded.agents, s
 
 -- name: drop_worker
 DELETE FROM limpet_workers WHERE id = ?1
+
+-- name: duties
+SELECT name, every, worker, lease_until, done, done_by, error FROM limpet_duties ORDER BY name
+
+-- name: duty
+INSERT INTO limpet_duties (name) VALUES (?1) ON CONFLICT DO UPDATE SET name = excluded.name
+RETURNING name, every, worker, lease_until, done, done_by, error
+
+-- name: save_duty
+UPDATE limpet_duties SET every = ?2, worker = ?3, lease_until = ?4, done = ?5, done_by = ?6, error = ?7 WHERE name = ?1
+
+-- name: foreign_tasks
+-- The table of another program.
+SELECT id, user_input, state, result, error, created_at, updated_at FROM agent_tasks ORDER BY created_at, id
 
 -- name: held_by
 SELECT {columns} FROM limpet_streams AS s WHERE s.worker = ?1 ORDER BY s.number

@@ -15,6 +15,7 @@ from limpet.stores.columns import (
     OF_A_STREAM,
     as_text,
     columns,
+    duty_of,
     enough,
     readable,
     request_of,
@@ -22,7 +23,7 @@ from limpet.stores.columns import (
     saved_columns,
     worker_of,
 )
-from limpet.stores.rows import ContractRow, KeyRow, Late, RequestRow, RunRow, Snapshot, WorkerRow
+from limpet.stores.rows import ContractRow, DutyRow, KeyRow, Late, RequestRow, RunRow, Snapshot, WorkerRow
 from limpet.stores.sqlite.locks import WorkerLocks
 
 __all__ = ["SqliteTables"]
@@ -313,6 +314,16 @@ class SqliteTables:
         """Delete a worker's row. Its lock is released after the commit, or a crash before that would hide its death."""
         self._run("drop_worker", worker)
         self._gone.append(worker)
+
+    def duty(self, name: str) -> DutyRow:
+        """Return a duty's row; the whole file is locked."""
+        found = self._one("duty", name)
+        assert found is not None
+        return duty_of(found)
+
+    def save_duty(self, duty: DutyRow) -> None:
+        """Replace a duty's row."""
+        self._run("save_duty", *astuple(duty))
 
     def committed(self) -> None:
         """After a durable commit, release the locks of removed workers."""
