@@ -15,7 +15,7 @@ import msgspec
 
 from limpet.arguments import defining
 from limpet.context.window import select, tokens, units
-from limpet.engine.definitions.agents import Agent, Budget
+from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.call_context import current
 from limpet.engine.definitions.tools import Tool
 from limpet.engine.definitions.traits import Traits
@@ -48,6 +48,7 @@ from limpet.llm.prompt import (
 )
 from limpet.llm.providers import join_surrogates, join_surrogates_in, unique_calls
 from limpet.llm.tools import (
+    BUILT_IN,
     CallableTool,
     Handoff,
     Normalise,
@@ -61,7 +62,6 @@ from limpet.llm.tools import (
 )
 from limpet.llm.transcript import NO_RESULT, StoredMessage, content_of, is_object, record_of, reply_of
 from limpet.policy.retry import Retry
-from limpet.policy.risk import Approvals
 
 __all__ = ["LLM", "Ask", "Choose", "Compaction", "llm_agent"]
 
@@ -144,9 +144,7 @@ def llm_agent(  # noqa: PLR0913 - keyword-only
     output: Any = str,
     tools: Sequence[Usable] = (),
     handoffs: Sequence[Agent[Any, Any]] = (),
-    version: str = "1",
-    budget: Budget | None = None,
-    approvals: Approvals | None = None,
+    builtin: bool | Sequence[str] = True,
     compact: Compaction | None = None,
     window: int = 100_000,
     max_reply: int = MAX_REPLY,
@@ -155,13 +153,13 @@ def llm_agent(  # noqa: PLR0913 - keyword-only
     choose: Choose = ask_model,
     normalise: Normalise = unchanged_result,
     build_context: BuildContext = choose_context,
-    **more: Any,
+    **options: Any,
 ) -> Agent[Any, Any]:
     """Create an LLM agent from resolved parts; see `limpet.llm_agent` for the parameters.
 
-    `model` returns the model when it is first needed.
+    `model` returns the model when it is first needed. `options` are those of `limpet.agent`.
     """
-    answer, may = codec_of(output), callable_tools(tools, handoffs)
+    answer, may = codec_of(output), callable_tools(tools, handoffs, builtin)
     wanted = None if output is str else answer.schema()
     for each in handoffs:
         if each.output_codec.schema() != answer.schema():
@@ -190,6 +188,7 @@ def llm_agent(  # noqa: PLR0913 - keyword-only
     assert llm.frame.room
 
     async def drive(run: Run[Any], given: Any) -> Any:
+        llm: LLM = run.execution.agent.llm  # A test may have replaced the model.
         loop = _Loop(llm, run)
         await loop.start(given)
         async for _ in run.turns(max=llm.max_turns):
@@ -200,7 +199,7 @@ def llm_agent(  # noqa: PLR0913 - keyword-only
 
     drive.__annotations__ = {"run": Run[Any], "given": input, "return": output}
     drive.__doc__ = instructions
-    made: Agent[Any, Any] = agent(name=name, version=version, budget=budget, approvals=approvals, **more)(drive)
+    made: Agent[Any, Any] = agent(name=name, **options)(drive)
     made.llm, made.calls = llm, (*(each for each in tools if isinstance(each, Agent)), *handoffs)
     return made
 
@@ -454,8 +453,10 @@ class _Loop:
 
     async def _call(self, call: ToolCall) -> str:
         tool = self._tools.get(call.name)
+        if tool is None and any(name.startswith(current_scope().path) for name in self._x.history.records):
+            tool = BUILT_IN.get(call.name)  # The call began before the tool was switched off.
         if tool is None:
-            return f"There is no tool {call.name!r}. There are: {', '.join(self._tools)}"
+            return f"There is no tool {call.name!r}. There are: {', '.join(self._tools) or 'none'}"
         return await tool.call(self._run, call, self._llm.normalise)
 
     async def _add_results(self, calls: Sequence[ToolCall], texts: Sequence[str]) -> None:

@@ -16,9 +16,9 @@ from limpet.testing import ScriptedModel, calls
 async def test_invalid_notes_are_reported_and_valid_ones_are_kept() -> None:
     """Empty notes, and the same question twice."""
     model = ScriptedModel(
-        (calls("note_fact", key="", value="x"), calls("open_question", question=""), calls("set_plan", items=[""])),
-        (calls("open_question", question="why?"), calls("note_fact", key="k", value="v")),
-        (calls("open_question", question="why?"), calls("close_question", question="what?", answer="x")),
+        (calls("note_fact", key="", value="x"), calls("note_question", question=""), calls("set_plan", items=[""])),
+        (calls("note_question", question="why?"), calls("note_fact", key="k", value="v")),
+        (calls("note_question", question="why?"), calls("note_question", question="what?", answer="x")),
         calls("open_artifact", artifact_id="none", start=0),
         "done",
     )
