@@ -182,8 +182,21 @@ def _context(found: ContextSlice, _: datetime, __: Arguments) -> None:
 def _messages(found: Page[Message], _: datetime, __: Arguments) -> None:
     if found.next is not None:
         print_text(f"older: --cursor {found.next}")
+    if not found:
+        print_text("no messages")
+    run: str | None = None
     for each in found:
-        print_text(f"{each.seq}  {f'summary: {each.text}' if each.is_summary else _message(each.spoken(), each.by)}")
+        if each.run is not None and each.run != run:
+            run = each.run
+            print_text(f"run {run}")
+        print_text(f"{each.seq:>4}  {format_time(each.time)}  {_spoken(each)}")
+
+
+def _spoken(message: Message) -> str:
+    about = ", ".join(filter(None, (message.by, f"step {message.step}" if message.step is not None else "")))
+    if message.is_summary:
+        return f"summary{f' ({about})' if about else ''}: {message.text}"
+    return _message(message.spoken(), about)
 
 
 def _input(found: RunInput, _: datetime, __: Arguments) -> None:
@@ -281,10 +294,10 @@ def _lines(found: ContextSlice) -> Iterator[str]:
         yield f"left out: {', '.join(f'{count} {name}' for name, count in found.left_out.items())}"
 
 
-def _message(message: SliceMessage, by: str = "") -> str:
+def _message(message: SliceMessage, about: str = "") -> str:
     called = f" [calls {', '.join(message.calls)}]" if message.calls else ""
-    about = f" {message.tool}" if message.tool else f" ({by})" if by else ""
-    return f"{message.role}{about}: {message.text}{called}"
+    who = " ".join(filter(None, (message.role, message.tool, f"({about})" if about else "")))
+    return f"{who}: {message.text}{called}"
 
 
 def _fact(fact: Fact) -> str:

@@ -215,6 +215,8 @@ class _Loop:
         """Name under which the frame is recorded."""
         self._head = 0
         """End of the conversation when it was last read."""
+        self._asked: int | None = None
+        """Number of the step that asked the model."""
 
     async def start(self, given: Any) -> None:
         """Add the input to the conversation as the first user message, unless starting the run already did."""
@@ -265,6 +267,7 @@ class _Loop:
         if await self._interrupts.is_interrupted("early", x.peek_name("model"), x.peek_name("said")):
             return None
         reply = await self._choose(context)
+        self._asked = x.last_step()
         calls = unique_calls(reply.calls, [each.message for each in context.messages])
         await self._record_reply(reply, calls)
         if await self._interrupts.is_interrupted(
@@ -462,8 +465,10 @@ class _Loop:
     async def _add_results(self, calls: Sequence[ToolCall], texts: Sequence[str]) -> None:
         """Add the result of each call to the conversation."""
         name = self._x.take_name("results")
+        scope, last = current_scope().path, self._x.lookup.last_step_in
         added = [
-            self._conversation.message("tool", text, call=call.id) for call, text in zip(calls, texts, strict=True)
+            self._conversation.message("tool", text, call=call.id, number=last(f"{scope}call-{place}/") or self._asked)
+            for place, (call, text) in enumerate(zip(calls, texts, strict=True), 1)
         ]
         await self._conversation.put_all(name, self._x.find(name, b.MessageSaid), added)
 

@@ -14,6 +14,7 @@ from limpet.ids import check_id
 from limpet.journal import ConversationWriter, Entry, Summary, entries, latest
 from limpet.service.moments import Point, point
 from limpet.service.page import Page
+from limpet.service.resolve import owner_of
 from limpet.service.settings import Settings
 from limpet.service.views import LIVE
 from limpet.stores import Leg, RunFilter, RunRow, Store
@@ -108,12 +109,8 @@ class Conversations:
         page = await self._store.runs(RunFilter(conversation=conversation, status=LIVE), limit=1)
         if page.rows:
             return page.rows[0].id
-        own = conversation.removesuffix(".chat")
-        try:
-            row = await self._store.get(own) if own != conversation else None
-        except NotFound:
-            return None
-        return row.id if row is not None and row.type == "run" and row.status in LIVE else None
+        owner = await owner_of(self._store, conversation)
+        return owner.id if owner is not None and owner.status in LIVE else None
 
     async def first_message(self, text: str, run: str, created: b.RunCreated, actor: str) -> tuple[Leg, Any]:
         """Return the append that adds a run's input to its conversation as the first message, and its blobs."""
@@ -134,6 +131,8 @@ class Conversations:
     async def messages(self, conversation: str, *, limit: int, cursor: str | None, whole: bool) -> Page[Message]:
         """Return the newest messages of a conversation before a cursor, in order."""
         if not await self.exists(conversation):
+            if await owner_of(self._store, conversation) is not None:
+                return Page(())  # The run has said nothing yet.
             raise NotFound(what="conversation", id=conversation)
         found: list[Entry | Summary] = []
         before = None if cursor is None else _place(cursor)
@@ -146,10 +145,12 @@ class Conversations:
         shown_ = await shown(self._store, newest[::-1])
         return Page(shown_, str(_first_of(newest[-1])) if len(found) > limit else None)
 
-    async def all(self, session: str | None, *, limit: int, cursor: str | None) -> Page[ConversationInfo]:
+    async def all(
+        self, session: str | None, user: str | None, *, limit: int, cursor: str | None
+    ) -> Page[ConversationInfo]:
         """Return the newest conversations before a cursor."""
         before = None if cursor is None else _place(cursor)
-        where = RunFilter(type="conversation", session=session)
+        where = RunFilter(type="conversation", session=session, user=user)
         page = await self._store.runs(where, before=before, limit=min(limit, LARGEST_PAGE))
         return Page(map(_info, page.rows), None if page.next is None else str(page.next))
 

@@ -63,6 +63,8 @@ class RunInfo:
     ended: datetime | None = None
     user: str | None = None
     session: str | None = None
+    conversation: str = ""
+    """The conversation that the run takes part in: the one it was started in, or else its own."""
     parent: str | None = None
     fork_of: str | None = None
     """The run that this one was forked from."""

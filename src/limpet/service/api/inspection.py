@@ -30,6 +30,7 @@ from limpet.service.operation import (
     Last,
     Limit,
     Param,
+    Resource,
     RunId,
     StepNumber,
     query,
@@ -38,7 +39,7 @@ from limpet.service.page import Page, number_of
 from limpet.service.prompts import PromptView, context_of, read_prompt
 from limpet.service.queries import check_last, check_status
 from limpet.service.report import Report, outcome, report
-from limpet.service.resolve import each_run, run_of
+from limpet.service.resolve import each_run, run_of, runs_in
 from limpet.service.steps import StepInfo, step_infos
 from limpet.service.timeline import TimelineRow, timeline
 from limpet.service.views import event_views, read_end, request_of, run_info
@@ -64,7 +65,7 @@ class Inspection(AppCore):
     topic = "Inspect runs"
 
     @query("/runs", example="--status failed --last 5")
-    async def runs(
+    async def runs(  # noqa: PLR0913 - all by name, and few at a time
         self,
         *,
         status: Annotated[
@@ -74,6 +75,10 @@ class Inspection(AppCore):
         ] = None,
         agent: AgentName = None,
         session: Annotated[str | None, Param(description="Only this session.", examples=["ann-1"])] = None,
+        user: Annotated[str | None, Param(description="Only this user.", examples=["ann"])] = None,
+        conversation: Annotated[
+            str | None, Param(description="Only this conversation.", examples=["chat-7"]), Resource("conversation")
+        ] = None,
         last: Last = 50,
         cursor: Cursor = None,
     ) -> Page[RunInfo]:
@@ -83,9 +88,14 @@ class Inspection(AppCore):
         """
         check_last(last)
         check_status(status)
-        where = RunFilter(status=(status,) if status else (), agent=agent, session=session)
+        where = RunFilter(status=(status,) if status else (), agent=agent, session=session, user=user)
+        pages: dict[str, Any] = {"page": min(last + 1, LARGEST_PAGE), "before": number_of(cursor)}
         rows: list[RunRow] = []
-        async for row in each_run(self.store, where, page=min(last + 1, LARGEST_PAGE), before=number_of(cursor)):
+        async for row in (
+            each_run(self.store, where, **pages)
+            if conversation is None
+            else runs_in(self.store, conversation, where, **pages)
+        ):
             if agent is not None or not row.agent.startswith(OWN):
                 rows.append(row)
             if len(rows) > last:

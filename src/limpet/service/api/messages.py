@@ -60,12 +60,13 @@ class Messages(AppCore):
         self,
         *,
         session: Annotated[str | None, Param(description="Only this session.", examples=["ann-1"])] = None,
+        user: Annotated[str | None, Param(description="Only this user.", examples=["ann"])] = None,
         last: Last = 100,
         cursor: Cursor = None,
     ) -> Page[ConversationInfo]:
         """List the newest conversations."""
         check_last(last)
-        return await self._conversations.all(session, limit=last, cursor=cursor)
+        return await self._conversations.all(session, user, limit=last, cursor=cursor)
 
     @query("/sessions")
     async def sessions(self, *, last: Last = 100, cursor: Cursor = None) -> Page[SessionInfo]:
