@@ -4,7 +4,7 @@ import importlib
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -15,6 +15,7 @@ from limpet.arguments import defining
 from limpet.clock import Clock, Duration, SystemClock
 from limpet.engine.definitions.agents import Agent, Budget, Exclusive
 from limpet.engine.execution.log_redaction import RedactingFilter
+from limpet.engine.run.compaction import Compaction, Summariser
 from limpet.engine.worker.worker import Worker
 from limpet.errors import (
     DefinitionError,
@@ -22,10 +23,11 @@ from limpet.errors import (
     invalid_url,
 )
 from limpet.ids import RandomIds, check_id
-from limpet.llm.loop import Choose, Compaction, ask_model
+from limpet.llm.loop import Choose, ask_model
 from limpet.llm.loop import llm_agent as build_llm_agent
 from limpet.llm.model import Model
-from limpet.llm.prompt import BuildContext, choose_context
+from limpet.llm.prompt import MAX_REPLY, BuildContext, choose_context
+from limpet.llm.summary import ModelSummariser
 from limpet.llm.tools import Normalise, Usable, unchanged_result
 from limpet.policy.checkpoint import Strategy
 from limpet.policy.escalation import Escalate
@@ -38,7 +40,7 @@ from limpet.stores.cipher import MasterKeys
 from limpet.stores.memory import MemoryBackend
 from limpet.stores.sqlite import HEALING, SqliteBackend
 
-__all__ = ["DEFAULT_URL", "llm_agent", "open", "open_store"]
+__all__ = ["DEFAULT_URL", "llm_agent", "open", "open_store", "summarise_with"]
 
 logging.getLogger("limpet").addFilter(RedactingFilter())
 In = TypeVar("In", default=str)
@@ -134,9 +136,7 @@ def llm_agent(  # noqa: PLR0913 - keyword-only
 
     The other options are those of `@agent`.
     """
-    models = importlib.import_module("limpet.adapters.models")
-    models.check_model(model)
-    found = cache(lambda: models.model_of(model))
+    found = _model_of(model)
     options: dict[str, Any] = {
         "version": version,
         "accepts": accepts,
@@ -168,6 +168,28 @@ def llm_agent(  # noqa: PLR0913 - keyword-only
         build_context=build_context,
         **options,
     )
+
+
+@defining
+def summarise_with(
+    model: str | Model,
+    *,
+    window: int = 100_000,
+    max_reply: int = MAX_REPLY,
+    prices: Mapping[str, tuple[float, float]] | None = None,
+) -> Summariser:
+    """Return a summariser that asks a model, for `run.compact` and `app.compact`.
+
+    The parameters are those of `llm_agent`. In a run, the model call is a step, and its tokens and cost count.
+    """
+    return ModelSummariser(_model_of(model), window=window, max_reply=max_reply, prices=prices or {})
+
+
+def _model_of(model: str | Model) -> Callable[[], Model]:
+    """Return a function that creates the model at its first call. Raises DefinitionError for an invalid one."""
+    models = importlib.import_module("limpet.adapters.models")
+    models.check_model(model)
+    return cache(lambda: models.model_of(model))
 
 
 def open_store(

@@ -267,6 +267,7 @@ class App:
 
     say = _blocking(AsyncApp.say)
     messages = _blocking(AsyncApp.messages)
+    compact = _blocking(AsyncApp.compact)
     conversations = _blocking(AsyncApp.conversations)
     sessions = _blocking(AsyncApp.sessions)
 

@@ -150,6 +150,7 @@ VERBS: Mapping[str, tuple[Example, ...]] = {
     "artifact": (Example({"data": b"big"}, {"type": "text", "summary": "It is big."}),),
     "content": (Example({"artifact": "a-1"}),),
     "say": (Example({"text": "Hello."}, {"role": "assistant"}),),
+    "compact": (Example({"summarise": str}, {"above": 5, "keep": 5}),),
     "messages": (Example({}, {"last": 5}),),
     "context": (Example({}, {"max_tokens": 2_000, "max_bytes": 5_000}),),
     "scope": (Example({"name": "inner"}),),
@@ -359,6 +360,9 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     ),
     "cancel": (Example({"run": "hearing"}, {"reason": "enough", "by": "ann", "command_id": "c-1"}),),
     "close": (),
+    "compact": (
+        Example({"conversation": "talk", "summary": "They talked."}, {"keep": 5, "by": "ann", "command_id": "c-1"}),
+    ),
     "compare": (Example({"one": "done", "other": "failed"}),),
     "context": (Example({"run": "done"}, {"before": None, "after": None, "max_bytes": 5_000, "max_tokens": 2_000}),),
     "conversations": (Example({}, {"session": None, "user": None, "last": 5, "cursor": None}),),

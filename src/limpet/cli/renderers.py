@@ -13,7 +13,7 @@ from limpet.engine.run.conversation import Message
 from limpet.events import Fact
 from limpet.redaction import hide_secrets_in
 from limpet.service import App
-from limpet.service.conversations import ConversationInfo, SessionInfo
+from limpet.service.conversations import CompactionInfo, ConversationInfo, SessionInfo
 from limpet.service.error_records import ErrorInfo, frame_at
 from limpet.service.inbox import Decided, GrantInfo
 from limpet.service.page import Page
@@ -24,7 +24,7 @@ from limpet.service.views import one_line, waits_for_operator, waits_for_worker
 from limpet.service.workers import AgentInfo, Stats, WorkerInfo
 from limpet.times import format_time
 
-__all__ = ["DETAILS", "RENDERERS", "print_decided"]
+__all__ = ["DETAILS", "RENDERERS", "print_compaction", "print_decided"]
 
 Arguments = Mapping[str, Any]
 Renderer = Callable[[Any, datetime, Arguments], None]
@@ -190,6 +190,15 @@ def _messages(found: Page[Message], _: datetime, __: Arguments) -> None:
             run = each.run
             print_text(f"run {run}")
         print_text(f"{each.seq:>4}  {format_time(each.time)}  {_spoken(each)}")
+
+
+def print_compaction(found: CompactionInfo | None) -> None:
+    """Print which messages a summary replaced."""
+    if found is None:
+        print_text("Nothing was replaced: there are no older messages. Pass a smaller --keep.")
+        return
+    stay = f", except {found.kept}" if found.kept else ""
+    print_text(f"A summary replaces messages {found.first} to {found.last} of {found.conversation}{stay}.")
 
 
 def _spoken(message: Message) -> str:

@@ -1,9 +1,11 @@
 """A run's conversation: append messages, and read the same messages in every execution."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
+
+from msgspec import structs
 
 from limpet.context.slice import SliceMessage
 from limpet.engine.execution.execution import Execution
@@ -13,7 +15,7 @@ from limpet.errors import InvalidArgument
 from limpet.events import Payload, digest
 from limpet.events import bodies as b
 from limpet.ids import LONGEST_ID
-from limpet.journal import ConversationWriter, Entry, OutgoingMessages, Summary, latest
+from limpet.journal import ConversationWriter, Entry, OutgoingMessages, Summary, latest, replaced
 from limpet.stores import Leg, Store
 from limpet.stores.blobs import MESSAGE_INLINE, Blob
 from limpet.times import to_datetime
@@ -145,6 +147,14 @@ class RunConversation:
     ) -> None:
         """Append messages, each with its blobs."""
         await self.put(name, record, [message for message, _ in added], [blob for _, blobs in added for blob in blobs])
+
+    def summary(
+        self, text: str, gone: Collection[int], shown: Iterable[int], summaries: Iterable[Summary]
+    ) -> tuple[b.ConversationCompacted, tuple[Blob, ...]]:
+        """Return the event that replaces messages by a summary, and its blobs; see `replaced`."""
+        packed, blobs = self._x.kit.store.pack(text)
+        body = replaced(gone, shown, summaries, packed)
+        return structs.replace(body, run=self._x.run, number=self._x.last_step()), blobs
 
     async def keep_unread(self, signals: Sequence[b.SignalReceived]) -> Leg:
         """Return the append that keeps messages which an ending run has not received, for the next run."""
