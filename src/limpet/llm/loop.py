@@ -496,7 +496,7 @@ class _Loop:
         try:
             return Answer(self._value(text))
         except (InvalidValue, msgspec.DecodeError, RecursionError) as error:
-            reason = error.reason if isinstance(error, InvalidValue) else "it is not JSON"
+            reason = error.at("answer") if isinstance(error, InvalidValue) else "it is not JSON"
             if _count_repairs(said) >= REPAIRS:
                 raise NoProgress(
                     agent=self._llm.name,
@@ -511,7 +511,7 @@ class _Loop:
         if self._frame.output is not None:
             return self._llm.output.load(msgspec.json.decode(_json_of(text)))
         if not text.strip():
-            raise InvalidValue(path="$", reason="it is empty")
+            raise InvalidValue(path="$", reason="empty")
         return text
 
     # Compaction

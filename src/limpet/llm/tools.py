@@ -98,7 +98,7 @@ class CallableTool(NamedTuple):
             args: dict[str, Any] = msgspec.json.decode(call.args or "{}")
         except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
             return f"The arguments are not JSON: {error}"
-        wrong = faults(args, self.checks or self.spec.schema)
+        wrong = faults(args, self.checks or self.spec.schema, "arguments")
         return f"The arguments do not fit: {'; '.join(wrong[:5])}" if wrong else args
 
     async def call(self, run: Run[Any], call: ToolCall, normalise: Normalise) -> str:

@@ -35,7 +35,7 @@ from limpet.engine.run.working_state import State, StateChange
 from limpet.engine.steps.steps import Steps
 from limpet.engine.waits.questions import QuestionOptions, Questions
 from limpet.engine.waits.waits import Waits
-from limpet.errors import Expired, InvalidArgument
+from limpet.errors import Expired, InvalidArgument, InvalidValue
 from limpet.events import Artifact, PlanStatus, Revision, StatePatch, canonical, inline
 from limpet.events import bodies as b
 from limpet.times import to_datetime
@@ -323,8 +323,14 @@ class Run(Generic[S]):
         await self.conversation.say(name, self._x.find(name, b.MessageSaid), text, "user", sender)
 
     async def _receive(self, verb: str, record: Record | None, signal: str, type: type[T], expires: int | None) -> T:
-        received = await self._signal(verb, record, signal, expires)
-        value: T = codec_of(type).load(await self._x.unpack(received.value))
+        received, codec = await self._signal(verb, record, signal, expires), codec_of(type)
+        plain = await self._x.unpack(received.value)
+        try:
+            value: T = codec.load(plain)
+        except InvalidValue as error:
+            fix = f"`run.receive({signal!r}, …)` expects {codec.annotation}. Send such a value: `limpet signal`."
+            wrong = InvalidValue(path=f"signal {signal}{error.path[1:]}", reason=error.reason, fix=fix)
+            raise self._x.attribute_error(wrong, verb) from error
         return value
 
     async def _signal(self, verb: str, record: Record | None, signal: str, expires: int | None) -> b.SignalReceived:
