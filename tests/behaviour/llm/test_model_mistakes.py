@@ -306,8 +306,8 @@ async def test_an_empty_answer_is_refused_three_times_and_then_fails_the_run() -
     mute = limpet.llm_agent("mistakes_mute", model=silent, instructions="Say.")
     async with testing.app(agent, mute) as app:
         assert await app.run(agent, "go", id="r") == "done"
-        assert (await app.messages("r.chat"))[-2].text == f"{MISFIT}: it is empty. Answer again."
-        with pytest.raises(limpet.RunFailed, match="the answer does not match its type: it is empty"):
+        assert (await app.messages("r.chat"))[-2].text == f"{MISFIT}: answer: empty. Answer again."
+        with pytest.raises(limpet.RunFailed, match="the answer does not match its type: answer: empty"):
             await app.run(mute, "go", id="s")
         assert len(silent.prompts) == 4
 
