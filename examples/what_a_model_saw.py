@@ -13,7 +13,7 @@ clerk = limpet.llm_agent(
     model=ScriptedModel(
         (calls("note_fact", key="price", value="100"), calls("set_plan", items=["look", "offer"])),
         calls("note_fact", key="total", value="300", derived_from=["price"]),
-        calls("retract_fact", key="price"),
+        calls("note_fact", key="price"),
         "I must look again.",
     ),
     instructions="You write offers.",

@@ -1,13 +1,13 @@
 """Limpet: the state layer that production AI agents are missing.
 
-This module only re-exports the public API; `compose` implements `open`, `open_store` and `llm_agent`.
+This module only re-exports the public API; `compose` implements `open`, `open_store`, `llm_agent` and `summarise_with`.
 """
 
 import importlib as _importlib
 
 from limpet import sync
 from limpet.clock import Duration
-from limpet.compose import llm_agent, open, open_store  # noqa: A004 - used as `limpet.open`
+from limpet.compose import llm_agent, open, open_store, summarise_with  # noqa: A004 - used as `limpet.open`
 from limpet.context.slice import ContextSlice
 from limpet.engine.approvals.externals import External, external
 from limpet.engine.definitions.agents import Agent, Budget
@@ -18,6 +18,7 @@ from limpet.engine.execution.handle import Handle
 from limpet.engine.execution.principal import Principal
 from limpet.engine.execution.views import EventView, Request, RunInfo
 from limpet.engine.run.agent_decorator import agent
+from limpet.engine.run.compaction import Compaction, Summariser
 from limpet.engine.run.conversation import Message
 from limpet.engine.run.run import Run, Turn
 from limpet.engine.run.working_state import State
@@ -92,7 +93,6 @@ from limpet.errors import (
     WrongUsage,
 )
 from limpet.events import Artifact, Fact, OpenQuestion, PlanItem, RiskFlag, StatePatch
-from limpet.llm.loop import Compaction
 from limpet.llm.model import Model
 from limpet.policy.escalation import Escalate
 from limpet.policy.retry import Retry
@@ -205,6 +205,7 @@ __all__ = [
     "StoreRefused",
     "StoreReplaced",
     "StoreUnavailable",
+    "Summariser",
     "Suspended",
     "Tampered",
     "Tool",
@@ -231,6 +232,7 @@ __all__ = [
     "open",
     "open_store",
     "retry",
+    "summarise_with",
     "sync",
     "tool",
     "versioned",

@@ -234,7 +234,9 @@ def _function(_: Any) -> Find:
 
 
 def _not(value: object, wanted: str) -> str:
-    return f"must be {wanted}, not {'None' if value is None else type(value).__name__}"
+    found = f"must be {wanted}, not {'None' if value is None else type(value).__name__}"
+    is_number = isinstance(value, int) and not isinstance(value, bool) and "str" in wanted.split(" or ")
+    return f"{found}; pass the string {str(value)!r}" if is_number else found
 
 
 def _name(hint: Any) -> str:

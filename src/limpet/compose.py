@@ -4,7 +4,7 @@ import importlib
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -13,8 +13,9 @@ from typing_extensions import TypeVar
 
 from limpet.arguments import defining
 from limpet.clock import Clock, Duration, SystemClock
-from limpet.engine.definitions.agents import Agent, Budget
+from limpet.engine.definitions.agents import Agent, Budget, Exclusive
 from limpet.engine.execution.log_redaction import RedactingFilter
+from limpet.engine.run.compaction import Compaction, Summariser
 from limpet.engine.worker.worker import Worker
 from limpet.errors import (
     DefinitionError,
@@ -22,11 +23,14 @@ from limpet.errors import (
     invalid_url,
 )
 from limpet.ids import RandomIds, check_id
-from limpet.llm.loop import Choose, Compaction, ask_model
+from limpet.llm.loop import Choose, ask_model
 from limpet.llm.loop import llm_agent as build_llm_agent
 from limpet.llm.model import Model
-from limpet.llm.prompt import BuildContext, choose_context
+from limpet.llm.prompt import MAX_REPLY, BuildContext, choose_context
+from limpet.llm.summary import ModelSummariser
 from limpet.llm.tools import Normalise, Usable, unchanged_result
+from limpet.policy.checkpoint import Strategy
+from limpet.policy.escalation import Escalate
 from limpet.policy.risk import Approvals
 from limpet.redaction import Redaction, add_patterns
 from limpet.service.app import App
@@ -36,7 +40,7 @@ from limpet.stores.cipher import MasterKeys
 from limpet.stores.memory import MemoryBackend
 from limpet.stores.sqlite import HEALING, SqliteBackend
 
-__all__ = ["DEFAULT_URL", "llm_agent", "open", "open_store"]
+__all__ = ["DEFAULT_URL", "llm_agent", "open", "open_store", "summarise_with"]
 
 logging.getLogger("limpet").addFilter(RedactingFilter())
 In = TypeVar("In", default=str)
@@ -93,18 +97,27 @@ def llm_agent(  # noqa: PLR0913 - keyword-only
     output: type[Out] = str,  # type: ignore[assignment]
     tools: Sequence[Usable] = (),
     handoffs: Sequence[Agent[Any, Out]] = (),
-    version: str = "1",
-    budget: Budget | None = None,
-    approvals: Approvals | None = None,
+    builtin: bool | Sequence[str] = True,
     compact: Compaction | None = None,
     window: int = 100_000,
     max_reply: int = 4_000,
     max_turns: int = 100,
     prices: Mapping[str, tuple[float, float]] | None = None,
-    deadline: Duration | None = None,
     choose: Choose = ask_model,
     normalise: Normalise = unchanged_result,
     build_context: BuildContext = choose_context,
+    version: str = "1",
+    accepts: Sequence[str] = (),
+    steps: int | None = None,
+    deadline: Duration | None = None,
+    budget: Budget | None = None,
+    approvals: Approvals | None = None,
+    escalate: Escalate | None = None,
+    checkpoint: Strategy = "every_step",
+    exclusive: Exclusive | None = None,
+    max_age: Duration | None = None,
+    concurrency: int | None = None,
+    data: Callable[[], Any] | None = None,
 ) -> Agent[In, Out]:
     """Define an agent that a model drives. Each model call is a step, and each choice is recorded as a decision.
 
@@ -114,7 +127,7 @@ def llm_agent(  # noqa: PLR0913 - keyword-only
     - `input`, `output`: types of the input and the result. The default is text.
     - `tools`: what the model may call: tools, other agents, external sources, MCP servers.
     - `handoffs`: agents to which the model may transfer the task permanently.
-    - `version`, `budget`, `approvals`, `deadline`: as for `@agent`.
+    - `builtin`: the built-in tools that the model may call: all (True), none (False), or a list of names.
     - `compact`: when to summarise old messages. None derives it from `window`.
     - `window`: size of the model's context window, in tokens.
     - `max_reply`: maximum length of a reply, in tokens.
@@ -122,21 +135,23 @@ def llm_agent(  # noqa: PLR0913 - keyword-only
     - `prices`: price of a million input and output tokens, by model name.
     - `choose`, `normalise`, `build_context`: hooks that replace how the next reply is chosen, how a tool's result is
       shown to the model, and what the prompt contains.
+
+    The other options are those of `@agent`.
     """
-    models = importlib.import_module("limpet.adapters.models")
-    models.check_model(model)
-    found = cache(lambda: models.model_of(model))
-    more: dict[str, Any] = {
-        "compact": compact,
-        "window": window,
-        "max_reply": max_reply,
-        "max_turns": max_turns,
-        "prices": prices,
+    found = _model_of(model)
+    options: dict[str, Any] = {
+        "version": version,
+        "accepts": accepts,
+        "steps": steps,
         "deadline": deadline,
-        "handoffs": handoffs,
-        "choose": choose,
-        "normalise": normalise,
-        "build_context": build_context,
+        "budget": budget,
+        "approvals": approvals,
+        "escalate": escalate,
+        "checkpoint": checkpoint,
+        "exclusive": exclusive,
+        "max_age": max_age,
+        "concurrency": concurrency,
+        "data": data,
     }
     return build_llm_agent(
         name,
@@ -145,11 +160,40 @@ def llm_agent(  # noqa: PLR0913 - keyword-only
         input=input,
         output=output,
         tools=tools,
-        version=version,
-        budget=budget,
-        approvals=approvals,
-        **more,
+        handoffs=handoffs,
+        builtin=builtin,
+        compact=compact,
+        window=window,
+        max_reply=max_reply,
+        max_turns=max_turns,
+        prices=prices,
+        choose=choose,
+        normalise=normalise,
+        build_context=build_context,
+        **options,
     )
+
+
+@defining
+def summarise_with(
+    model: str | Model,
+    *,
+    window: int = 100_000,
+    max_reply: int = MAX_REPLY,
+    prices: Mapping[str, tuple[float, float]] | None = None,
+) -> Summariser:
+    """Return a summariser that asks a model, for `run.compact` and `app.compact`.
+
+    The parameters are those of `llm_agent`. In a run, the model call is a step, and its tokens and cost count.
+    """
+    return ModelSummariser(_model_of(model), window=window, max_reply=max_reply, prices=prices or {})
+
+
+def _model_of(model: str | Model) -> Callable[[], Model]:
+    """Return a function that creates the model at its first call. Raises DefinitionError for an invalid one."""
+    models = importlib.import_module("limpet.adapters.models")
+    models.check_model(model)
+    return cache(lambda: models.model_of(model))
 
 
 def open_store(

@@ -201,21 +201,31 @@ class LimpetError(Exception):
 
 @dataclass(eq=False, repr=False)
 class InvalidValue(LimpetError):
-    """The value is not plain JSON, or would be read back as a different value."""
+    """The value is not plain JSON, would be read back as a different value, or does not have the declared type."""
 
     path: str
+    """Where in the value; "$" is the whole value."""
     reason: str
+    fix: str = ""
+    """The hint, where a better one than the default is known."""
     code = "invalid_value"
-    _summary = "Cannot store the value at {path}: {reason}."
+    _summary = "Invalid value at {path}: {reason}."
     _hint = "Pass plain JSON: None, bool, int, finite float, str, list, or dict with str keys."
+
+    def at(self, name: str) -> str:
+        """Return the reason with its place, such as "cents: expected int, got str". `name` is that of the value."""
+        return f"{place_of(self.path, name)}: {self.reason}"
+
+
+def place_of(path: str, name: str) -> str:
+    """Return a path for people: `name` for the whole value ("$"), and "order.cents" for "$.order.cents"."""
+    return path[2:] if path.startswith("$.") else f"{name}{path[1:]}" if path.startswith("$") else path
 
 
 @dataclass(eq=False, repr=False)
 class InvalidArgument(InvalidValue):
     """An argument or option is invalid. Nothing was done."""
 
-    fix: str = ""
-    """The hint, where a better one than the default is known."""
     code = "invalid_argument"
     _summary = "Invalid {path}: {reason}."
     _hint = "Nothing changed. Correct {path} and retry."

@@ -269,6 +269,7 @@ class App:
 
     say = _blocking(AsyncApp.say)
     messages = _blocking(AsyncApp.messages)
+    compact = _blocking(AsyncApp.compact)
     conversations = _blocking(AsyncApp.conversations)
     sessions = _blocking(AsyncApp.sessions)
 
@@ -285,6 +286,8 @@ class App:
 
     runs = _blocking(AsyncApp.runs)
     info = _blocking(AsyncApp.info)
+    task = _blocking(AsyncApp.task)
+    tasks = _blocking(AsyncApp.tasks)
     result = _blocking(AsyncApp.result)
     show = _blocking(AsyncApp.show)
     input = _blocking(AsyncApp.input)

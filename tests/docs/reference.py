@@ -132,7 +132,7 @@ PUBLIC = {
     "Open": ("open", "open_store", "sync", "App", "Store", "Worker", "Retention", "MasterKeys"),
     "Define agents and tools": (
         "agent", "tool", "external", "llm_agent", "Agent", "Tool", "External", "Model", "Budget", "Approvals",
-        "Escalate", "Retry", "Compaction", "Duration", "versioned",
+        "Escalate", "Retry", "Compaction", "Summariser", "summarise_with", "Duration", "versioned",
     ),
     "In agent code": ("Run", "Turn", "State", "Message", "Secret", "ContextSlice"),
     "The working state": (

@@ -162,7 +162,7 @@ def test_a_validation_error_does_not_show_the_value() -> None:
     with pytest.raises(InvalidValue) as refused:
         codec_of(Strict).load({"key": "open sesame", "number": "open sesame"})
     assert "sesame" not in str(refused.value)
-    assert "$.number" in refused.value.reason
+    assert refused.value.at("value") == "number: expected int, got str"
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ TOPICS = {
     "Control runs": ("start", "resume", "pause", "cancel", "signal"),
     "Decide requests": ("inbox", "answer", "approve", "reject", "grants", "revoke"),
     "Replay and fork": ("replay", "fork"),
-    "Conversations": ("say", "messages", "conversations", "sessions"),
+    "Conversations": ("say", "messages", "conversations", "sessions", "compact"),
     "Search all runs": ("search", "decisions", "errors", "calls", "agents", "workers", "stats"),
     "Maintain the store": ("doctor", "verify", "export", "load", "import", "prune", "bench"),
 }

@@ -1,4 +1,4 @@
-"""Command `say`: a prefix names a conversation, unless the conversation is new."""
+"""Commands `say` and `compact`: a prefix names a conversation, unless `say` creates one; a model may summarise."""
 
 from typing import Annotated
 
@@ -6,9 +6,12 @@ import typer
 
 from limpet.cli.command_group import command, example
 from limpet.cli.load_app import run_with_app
-from limpet.cli.options import STORE, By, CommandId, Json, Url
+from limpet.cli.options import STORE, By, CommandId, ConversationId, Json, Url
 from limpet.cli.output import print_json, print_text
+from limpet.cli.renderers import print_compaction
+from limpet.compose import summarise_with
 from limpet.service import App
+from limpet.service.conversations import CompactionInfo
 from limpet.service.resolve import find_conversation
 
 __all__: list[str] = []
@@ -37,3 +40,37 @@ def say(  # noqa: PLR0913 - all by name, and few at a time
     found, receiver = run_with_app(url, do)
     kept = " No run is active there; the next one receives it." if receiver is None else ""
     print_json({"conversation": found}) if json else print_text(f"Sent to {found}.{kept}")
+
+
+@command.command(
+    epilog=example(
+        'limpet compact chat-7 "Ann wants a refund for o-1."', "limpet compact chat-7 --model openai:gpt-5-mini"
+    )
+)
+def compact(  # noqa: PLR0913 - all by name, and few at a time
+    conversation: ConversationId,
+    summary: Annotated[
+        str | None, typer.Argument(metavar="[SUMMARY]", help="Text of the summary.", show_default=False)
+    ] = None,
+    *,
+    model: Annotated[
+        str | None, typer.Option(help="Let this model write it, such as openai:gpt-5-mini.", show_default=False)
+    ] = None,
+    keep: Annotated[int, typer.Option(min=0, help="The newest tokens that stay.")] = 2_000,
+    by: By,
+    command_id: CommandId = None,
+    url: Url = STORE,
+    json: Json = False,
+) -> None:
+    """Let a summary replace the older messages of a conversation. The originals are kept: `limpet messages --whole`."""
+    if (summary is None) == (model is None):
+        raise typer.BadParameter("pass a summary, or --model NAME to let a model write it")
+    made = summary if model is None else summarise_with(model)
+
+    async def do(app: App) -> CompactionInfo | None:
+        found = await find_conversation(app.store, conversation)
+        assert made is not None
+        return await app.compact(found, made, keep=keep, by=by, command_id=command_id)
+
+    found = run_with_app(url, do)
+    print_json(found) if json else print_compaction(found)

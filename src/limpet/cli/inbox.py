@@ -8,17 +8,19 @@ import typer
 
 from limpet.cli.command_group import command, example
 from limpet.cli.load_app import run_with_app
-from limpet.cli.options import STORE, By, CommandId, Json, RequestId, Url, input_of, json_or_text
+from limpet.cli.options import STORE, By, CommandId, Json, RequestId, Url, json_or_text, text_of
 from limpet.cli.output import clean, print_json
 from limpet.cli.pages import question_of
 from limpet.cli.renderers import print_decided
 from limpet.engine.execution.views import Request, RunInfo
 from limpet.errors import InvalidAnswer
 from limpet.service import App
-from limpet.service.answers import validate_answer
+from limpet.service.answers import answer_from_text, validate_answer
 from limpet.service.inbox import Decided
 from limpet.service.json_body import yes_or_no
 from limpet.service.resolve import find_request, open_request
+from limpet.service.views import request_of
+from limpet.stores import RequestRow
 
 __all__ = ["prompt_for"]
 
@@ -31,7 +33,7 @@ def answer(
         str | None,
         typer.Argument(
             metavar="[ANSWER]",
-            help="JSON, or plain text if it does not parse. @FILE reads a file, - reads stdin.",
+            help="yes or no, an option, JSON, or plain text. @FILE reads a file, - reads stdin.",
         ),
     ] = None,
     command_id: CommandId = None,
@@ -42,14 +44,21 @@ def answer(
 
     Without ANSWER, prompts for it according to the request's options or schema.
     """
-    plain = _asked(url, request) if value is None else input_of(value, "The answer")
+    asked, text = (_asked(url, request), "") if value is None else (None, text_of(value, "The answer"))
 
     async def decide(app: App) -> tuple[Decided, RunInfo]:
-        done = await app.answer((await find_request(app.store, request)).id, plain, by=by, command_id=command_id)
+        found = await find_request(app.store, request)
+        plain = asked if value is None else await _typed_answer(app, found, text)
+        done = await app.answer(found.id, plain, by=by, command_id=command_id)
         return done, await app.info(done.run)
 
     done, run = run_with_app(url, decide)
     print_json(done) if json else print_decided(done, run)
+
+
+async def _typed_answer(app: App, request: RequestRow, text: str) -> Any:
+    """Return an answer that was typed as text: in the form that the request asks for, or else as JSON or text."""
+    return answer_from_text(await request_of(app.store, request), text, json_or_text(text, "The answer"))
 
 
 def _asked(url: str, request: str) -> Any:

@@ -43,6 +43,7 @@ __all__ = [
     "number_of",
     "own_name",
     "pair_of",
+    "text_of",
 ]
 
 # Seconds to wait for completions before giving up.
@@ -172,12 +173,17 @@ SHOWN = 60
 
 def input_of(text: str, what: str = "The input") -> Any:
     """Parse a value as JSON, or take it as text; @FILE reads a file, - reads stdin."""
+    return json_or_text(text_of(text, what), what)
+
+
+def text_of(text: str, what: str) -> str:
+    """Return an argument as text; @FILE reads a file, - reads stdin."""
     if text == "-":
-        return json_or_text(_decoded(sys.stdin.buffer.read(LARGEST + 1), what), what)
+        return _decoded(sys.stdin.buffer.read(LARGEST + 1), what)
     if text.startswith("@"):
         with Path(text[1:]).open("rb") as file:
-            return json_or_text(_decoded(file.read(LARGEST + 1), what), what)
-    return json_or_text(text, what)
+            return _decoded(file.read(LARGEST + 1), what)
+    return text
 
 
 def json_or_text(text: str, what: str = "The value") -> Any:

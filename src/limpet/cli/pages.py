@@ -191,6 +191,8 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     more |= {"waits for": f"{info.waits_text}{since}{wake}" if info.waits_for else "", "why": report.why}
     more |= {"resumes at": format_time(report.wake) if info.status == "pending" and report.wake is not None else None}
     more |= {"parent": info.parent, "fork of": info.fork_of, "user": info.user, "session": info.session}
+    count = f"{report.messages} message{'s' * (report.messages > 1)}"
+    more |= {"conversation": f"{info.conversation}, {count}" if report.messages else None}
     more |= {"labels": ", ".join(f"{name}={value}" for name, value in info.labels.items())}
     yield from ((name, value) for name, value in more.items() if value)
     created = [_sent(each) for each in report.commands if each.kind in CREATED]

@@ -1,20 +1,19 @@
 """Commands with live views: the list of runs, and the log of a run."""
 
-from collections.abc import Awaitable
 from typing import Annotated
 
 import typer
 
 from limpet.cli.command_group import command, example
 from limpet.cli.load_app import run_with_app, run_with_time
-from limpet.cli.options import STORE, AgentName, Cursor, Json, Last, RunId, Url
+from limpet.cli.options import STORE, AgentName, Cursor, Json, Last, RunId, Url, complete_conversation
 from limpet.cli.output import print_json, print_text
 from limpet.cli.pages import print_runs
 from limpet.cli.watch import print_log, watch, while_read
-from limpet.engine.execution.views import RunInfo, Status
+from limpet.engine.execution.views import RunInfo, Status, WaitKind
 from limpet.service import App
 from limpet.service.page import Page
-from limpet.service.resolve import find_run
+from limpet.service.resolve import find_conversation, find_run
 
 __all__: list[str] = []
 
@@ -23,8 +22,20 @@ __all__: list[str] = []
 def runs(  # noqa: PLR0913 - all by name, and few at a time
     *,
     status: Annotated[Status | None, typer.Option(help="Only runs with this status.", show_default=False)] = None,
+    waits_for: Annotated[
+        WaitKind | None, typer.Option(help="Only runs that wait for this.", show_default=False)
+    ] = None,
     agent: AgentName = None,
     session: Annotated[str | None, typer.Option(help="Only this session.", show_default=False)] = None,
+    user: Annotated[str | None, typer.Option(help="Only this user.", show_default=False)] = None,
+    conversation: Annotated[
+        str | None,
+        typer.Option(
+            help="Only this conversation. A unique prefix is enough.",
+            autocompletion=complete_conversation,
+            show_default=False,
+        ),
+    ] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Same as --status failed.")] = False,
     waiting: Annotated[bool, typer.Option("--waiting", help="Same as --status waiting.")] = False,
     last: Last = 20,
@@ -38,12 +49,23 @@ def runs(  # noqa: PLR0913 - all by name, and few at a time
     if len(wanted) > 1:
         raise typer.BadParameter(f"pass only one of {' and '.join(sorted(wanted))}")
     only: Status | None = next(iter(wanted), None)
-    if live:
-        run_with_app(url, lambda app: while_read(watch(app, status=only, agent=agent, last=last, json=json)))
-        return
 
-    def list_runs(app: App) -> Awaitable[Page[RunInfo]]:
-        return app.runs(status=only, agent=agent, session=session, last=last, cursor=cursor)
+    async def list_runs(app: App) -> Page[RunInfo]:
+        talk = None if conversation is None else await find_conversation(app.store, conversation)
+        return await app.runs(
+            status=only,
+            waits_for=waits_for,
+            agent=agent,
+            session=session,
+            user=user,
+            conversation=talk,
+            last=last,
+            cursor=cursor,
+        )
+
+    if live:
+        run_with_app(url, lambda app: while_read(watch(app, lambda: list_runs(app), json=json)))
+        return
 
     found, now = run_with_time(url, list_runs)
     if json:

@@ -73,7 +73,7 @@ def _app(target: str, url: str | None, worker: Worker) -> App:
 async def _shown(app: App, *, json: bool) -> AsyncIterator[App]:
     """Open the app, and show its runs as they change."""
     async with app:
-        showing = asyncio.create_task(watch(app, status=None, agent=None, last=20, json=json))
+        showing = asyncio.create_task(watch(app, lambda: app.runs(last=20), json=json))
         try:
             yield app
         finally:

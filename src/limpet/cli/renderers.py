@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, get_args
 
+from msgspec.structs import asdict
+
 from limpet.cli.load_app import worker_command
 from limpet.cli.output import TableLayout, about, clean, console, print_data, print_table, print_text
 from limpet.cli.pages import next_commands, print_error, print_inbox, print_report, print_unserved
@@ -13,7 +15,7 @@ from limpet.engine.run.conversation import Message
 from limpet.events import Fact
 from limpet.redaction import hide_secrets_in
 from limpet.service import App
-from limpet.service.conversations import ConversationInfo, SessionInfo
+from limpet.service.conversations import CompactionInfo, ConversationInfo, SessionInfo
 from limpet.service.error_records import ErrorInfo, frame_at
 from limpet.service.inbox import Decided, GrantInfo
 from limpet.service.page import Page
@@ -22,9 +24,10 @@ from limpet.service.report import Report
 from limpet.service.steps import StepInfo, describe_failure
 from limpet.service.views import one_line, waits_for_operator, waits_for_worker
 from limpet.service.workers import AgentInfo, Stats, WorkerInfo
+from limpet.state import TaskRecord
 from limpet.times import format_time
 
-__all__ = ["DETAILS", "RENDERERS", "print_decided"]
+__all__ = ["DETAILS", "RENDERERS", "print_compaction", "print_decided"]
 
 Arguments = Mapping[str, Any]
 Renderer = Callable[[Any, datetime, Arguments], None]
@@ -186,8 +189,30 @@ def _context(found: ContextSlice, _: datetime, __: Arguments) -> None:
 def _messages(found: Page[Message], _: datetime, __: Arguments) -> None:
     if found.next is not None:
         print_text(f"older: --cursor {found.next}")
+    if not found:
+        print_text("no messages")
+    run: str | None = None
     for each in found:
-        print_text(f"{each.seq}  {f'summary: {each.text}' if each.is_summary else _message(each.spoken(), each.by)}")
+        if each.run is not None and each.run != run:
+            run = each.run
+            print_text(f"run {run}")
+        print_text(f"{each.seq:>4}  {format_time(each.time)}  {_spoken(each)}")
+
+
+def print_compaction(found: CompactionInfo | None) -> None:
+    """Print which messages a summary replaced."""
+    if found is None:
+        print_text("Nothing was replaced: there are no older messages. Pass a smaller --keep.")
+        return
+    stay = f", except {found.kept}" if found.kept else ""
+    print_text(f"A summary replaces messages {found.first} to {found.last} of {found.conversation}{stay}.")
+
+
+def _spoken(message: Message) -> str:
+    about = ", ".join(filter(None, (message.by, f"step {message.step}" if message.step is not None else "")))
+    if message.is_summary:
+        return f"summary{f' ({about})' if about else ''}: {message.text}"
+    return _message(message.spoken(), about)
 
 
 def _input(found: RunInput, _: datetime, __: Arguments) -> None:
@@ -212,6 +237,28 @@ def _cancelled(run: RunInfo, _: datetime, __: Arguments) -> None:
 def _signalled(run: RunInfo, _: datetime, given: Arguments) -> None:
     print_text(f"Sent {clean(given['name'])} to {run.id}.")
     print_unserved(run)
+
+
+def _extended(run: RunInfo, _: datetime, __: Arguments) -> None:
+    print_text(f"Extended {run.id}.")
+    if run.status == "failed":
+        print_text(f"next: limpet resume {run.id}")
+
+
+def _patched(run: RunInfo, _: datetime, __: Arguments) -> None:
+    print_text(f"Sent a patch to {run.id}, which applies it at its next turn.")
+    print_unserved(run)
+
+
+def _task(found: TaskRecord, _: datetime, __: Arguments) -> None:
+    width = max(map(len, found.__struct_fields__))
+    for name, value in asdict(found).items():
+        if value:
+            print_text(f"{name:{width}}  {clean(value)}")
+
+
+def _task_row(found: TaskRecord, _: datetime) -> dict[str, str]:
+    return {name.replace("_", " "): clean(value) for name, value in asdict(found).items()}
 
 
 def _started(found: Report, _: datetime, __: Arguments) -> None:
@@ -285,10 +332,10 @@ def _lines(found: ContextSlice) -> Iterator[str]:
         yield f"left out: {', '.join(f'{count} {name}' for name, count in found.left_out.items())}"
 
 
-def _message(message: SliceMessage, by: str = "") -> str:
+def _message(message: SliceMessage, about: str = "") -> str:
     called = f" [calls {', '.join(message.calls)}]" if message.calls else ""
-    about = f" {message.tool}" if message.tool else f" ({by})" if by else ""
-    return f"{message.role}{about}: {message.text}{called}"
+    who = " ".join(filter(None, (message.role, message.tool, f"({about})" if about else "")))
+    return f"{who}: {message.text}{called}"
 
 
 def _fact(fact: Fact) -> str:
@@ -317,11 +364,16 @@ CONVERSATIONS = TableLayout(
     narrow={"fork of": 8, "session": 8, "user": 6}, left_out=("fork of", "age", "user", "session")
 )
 STEPS = TableLayout(narrow={"call": 20, "name": 12}, left_out=("age", "name", "tries"), wraps=("call",))
+TASKS = TableLayout(
+    narrow={"user input": 12, "result": 10, "error": 10}, left_out=("updated at", "created at", "result", "error")
+)
 GRANTS = TableLayout(narrow={"risk": 6}, left_out=("risk",))
 
 RENDERERS: Mapping[str, Renderer] = {
     "show": lambda found, now, _: print_report(found, now),
     "input": _input,
+    "task": _task,
+    "tasks": _table(_task_row, TASKS, none="no runs"),
     "steps": _table(_step, STEPS, none="no steps"),
     "state": _text,
     "diff": _text,
@@ -343,6 +395,8 @@ RENDERERS: Mapping[str, Renderer] = {
     "pause": _paused,
     "cancel": _cancelled,
     "signal": _signalled,
+    "extend": _extended,
+    "patch": _patched,
     "start": _started,
     "approve": _decided,
     "reject": _decided,

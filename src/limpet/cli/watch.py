@@ -5,14 +5,15 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
 
 from limpet.cli.output import clean, console, print_line
 from limpet.cli.pages import runs_table
-from limpet.engine.execution.views import EventView, RunInfo, Status
+from limpet.engine.execution.views import EventView, RunInfo
 from limpet.service import App
+from limpet.service.page import Page
 from limpet.service.views import one_line
 from limpet.service.watch import watch_runs
 from limpet.times import format_time, to_datetime
@@ -63,10 +64,10 @@ async def print_log(events: AsyncIterator[EventView], *, json: bool) -> None:
             out.print(line, overflow="ellipsis", no_wrap=True)
 
 
-async def watch(app: App, *, status: Status | None, agent: str | None, last: int, json: bool) -> None:
+async def watch(app: App, look: Callable[[], Awaitable[Page[RunInfo]]], *, json: bool) -> None:
     """Show runs as they change: in a live table on a terminal, else one line per change."""
     out = console()
-    async with aclosing(watch_runs(app, status=status, agent=agent, last=last)) as looks:
+    async with aclosing(watch_runs(app.store, look)) as looks:
         if json or not out.is_terminal or out.is_dumb_terminal:
             await _print_changes(looks, json=json)
         else:

@@ -9,7 +9,20 @@ from typing import NamedTuple
 
 from limpet.events import Limits
 
-__all__ = ["Item", "Selected", "bound_results", "select", "short", "tokens", "tokens_of", "units"]
+__all__ = [
+    "EACH",
+    "Item",
+    "Selected",
+    "bound_results",
+    "has_outgrown",
+    "oldest",
+    "ranges_of",
+    "select",
+    "short",
+    "tokens",
+    "tokens_of",
+    "units",
+]
 
 # Bytes of text per token. This is low, so that an estimate is rather too high than too low.
 BYTES = 3
@@ -96,13 +109,18 @@ class Selected(NamedTuple):
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
         """Their sequences in the conversation, as ranges."""
-        found: list[list[int]] = []
-        for seq in sorted({*self.seqs} - {0}):
-            if found and seq == found[-1][1] + 1:
-                found[-1][1] = seq
-            else:
-                found.append([seq, seq])
-        return tuple((first, last) for first, last in found)
+        return ranges_of(self.seqs)
+
+
+def ranges_of(seqs: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Return sequences as ranges, without those of messages that are not stored (0)."""
+    found: list[list[int]] = []
+    for seq in sorted({*seqs} - {0}):
+        if found and seq == found[-1][1] + 1:
+            found[-1][1] = seq
+        else:
+            found.append([seq, seq])
+    return tuple((first, last) for first, last in found)
 
 
 def units(items: Sequence[Item]) -> Iterator[list[Item]]:
@@ -140,6 +158,46 @@ def select(items: Sequence[Item], room: int) -> Selected:
         chosen.add(place)
         size += more
     return _selected(items, all_units, chosen, None)
+
+
+def oldest(items: Sequence[Item], sizes: Sequence[int], keep: int, room: int) -> list[int]:
+    """Return the places of the messages to summarise: those before the newest `keep` tokens, as many as fit into
+    `room` tokens. `sizes` are the sizes of the messages in the text to summarise.
+
+    A message with tool calls and their results are taken together or not at all. Excludes pinned messages, and calls
+    whose result is among the newest messages or still missing.
+    """
+    newest = select([item._replace(pinned=False) for item in items], keep)
+    first = newest.places[0] if newest.places else len(items)
+    since = min((item.seq for item in items[first:] if item.seq), default=1 << 62)
+    found: list[int] = []
+    place = used = 0
+    for unit in units(items):
+        begin, place = place, place + len(unit)
+        used += sum(sizes[begin:place])
+        if begin >= first or unit[0].seq > since or (found and used > room):
+            break
+        if all(0 < item.seq < since and not item.pinned for item in unit) and _is_complete(unit):
+            found += range(begin, place)
+    return found
+
+
+def _is_complete(unit: Sequence[Item]) -> bool:
+    """Return whether every call has its result."""
+    return {call for item in unit for call in item.calls} <= {item.call for item in unit}
+
+
+def has_outgrown(sizes: Sequence[int], above: int, tried_at: int | None) -> bool:
+    """Return whether messages exceed `above` tokens and are to be summarised now.
+
+    After a failed attempt, `tried_at` is the place of the last message before it. Then they are to be summarised again
+    only each time they have grown by another quarter of `above`.
+    """
+    size = sum(sizes)
+    if size <= above or tried_at is None:
+        return size > above
+    quarter = max(above // 4, 1)
+    return (size - above) // quarter > (sum(sizes[:tried_at]) - above) // quarter
 
 
 Unit = list[tuple[int, Item]]

@@ -515,7 +515,7 @@ class MessageAdded(Attributed, frozen=True, kw_only=True):
     """The model's reply as its step recorded it, if it has more than the content: what led to its tool calls."""
 
 
-class ConversationCompacted(Body, frozen=True, kw_only=True):
+class ConversationCompacted(Attributed, frozen=True, kw_only=True):
     """A summary replaces a range of messages in prompts, or no longer does. The messages stay in the log."""
 
     first: int
@@ -528,6 +528,8 @@ class ConversationCompacted(Body, frozen=True, kw_only=True):
     """Messages of the range that are still shown."""
     previous: int | None = None
     """The event with the summary of what precedes the range, if there is one."""
+    command: str = ""
+    """Id of the command that sent the summary; "" if a run made it."""
 
 
 class MessageSaid(Body, frozen=True, kw_only=True):

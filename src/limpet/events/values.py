@@ -144,6 +144,7 @@ def _check_object(members: dict[object, object], depth: int) -> None:
     except InvalidValue as error:
         is_plain = type(key) in (str, int, float, bool, type(None))
         name = repr(key) if is_plain else f"<{type(key).__qualname__}>"  # A user's own repr may run any code.
+        name = key if type(key) is str and key.isidentifier() else name
         error.path = f".{name}{error.path}"
         raise
 

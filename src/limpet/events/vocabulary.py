@@ -228,7 +228,7 @@ KINDS = (
     Kind("compensation.skipped", 1, b.CompensationSkipped, _OWNER),
     Kind("conversation.created", 1, b.ConversationCreated, _CREATOR),
     Kind("conversation.forked", 1, b.ConversationForked, _CREATOR),
-    Kind("conversation.compacted", 1, b.ConversationCompacted, _SPEAKER),
+    Kind("conversation.compacted", 2, b.ConversationCompacted, _SPEAKER),
     Kind("message.added", 2, b.MessageAdded, _SPEAKER),
 )
 
@@ -255,6 +255,7 @@ UPCASTS: Upcasts = {
     ("run.forked", 3): _unchanged,  # version 4 adds `question_steps` and `details` in its patch
     ("run.cancelled", 1): _unchanged,  # version 2 adds `via`
     ("message.added", 1): _unchanged,  # version 2 adds `by` and `via`
+    ("conversation.compacted", 1): _unchanged,  # version 2 adds `by`, `via` and `command`
     ("signal.received", 1): _unchanged,  # version 2 adds `via`
     ("budget.extended", 1): _unchanged,  # version 2 adds `via`
     ("cancel.requested", 1): _unchanged,  # version 2 adds `via`

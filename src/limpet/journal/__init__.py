@@ -1,6 +1,6 @@
 """The log of one run: append, load the state from snapshots and tail, verify."""
 
-from limpet.journal.conversation import ConversationWriter, Entry, OutgoingMessages, Summary, entries, latest
+from limpet.journal.conversation import ConversationWriter, Entry, OutgoingMessages, Summary, entries, latest, replaced
 from limpet.journal.journal import Journal
 from limpet.journal.snapshots import check_snapshots, load, load_whole
 from limpet.journal.steps import load_log_view, load_step, load_steps
@@ -22,5 +22,6 @@ __all__ = [
     "load_step",
     "load_steps",
     "load_whole",
+    "replaced",
     "verify_run",
 ]

@@ -4,7 +4,7 @@ Messages are never rewritten. A summary replaces a range of messages when readin
 themselves stay in the log.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from limpet.events import bodies as b
 from limpet.stores import Appended, Create, Extend, Leg, Missed, RunRow, Store, Taken
 from limpet.stores.blobs import Blob
 
-__all__ = ["ConversationWriter", "Entry", "OutgoingMessages", "Summary", "entries", "latest"]
+__all__ = ["ConversationWriter", "Entry", "OutgoingMessages", "Summary", "entries", "latest", "replaced"]
 
 PAGE = 100
 
@@ -187,6 +187,24 @@ async def _entry(store: Store, conversation: str, seq: int) -> Entry:
     event, body = await _at(store, conversation, seq)
     assert isinstance(body, b.MessageAdded)
     return Entry(event.seq, event.time, body)
+
+
+def replaced(
+    gone: Collection[int], shown: Iterable[int], summaries: Iterable[Summary], summary: Payload
+) -> b.ConversationCompacted:
+    """Return the event that replaces messages by a summary, also those that earlier summaries have replaced.
+
+    `shown` are all messages that no summary has replaced; those in the range that stay are still shown.
+    """
+    before = [each.compacted for each in summaries]
+    first, last = min([*gone, *(each.first for each in before)]), max([*gone, *(each.last for each in before)])
+    return b.ConversationCompacted(
+        first=first,
+        last=last,
+        summary=summary,
+        level=max((each.level for each in before), default=0) + 1,
+        pinned=tuple(sorted({seq for seq in shown if first <= seq <= last} - set(gone))),
+    )
 
 
 def _within(one: b.ConversationCompacted, other: b.ConversationCompacted) -> bool:

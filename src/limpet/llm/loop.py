@@ -6,28 +6,28 @@ reference.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 import msgspec
 
-from limpet.arguments import defining
-from limpet.context.window import select, tokens, units
-from limpet.engine.definitions.agents import Agent, Budget
+from limpet.context.window import has_outgrown, ranges_of, tokens
+from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.call_context import current
 from limpet.engine.definitions.tools import Tool
 from limpet.engine.definitions.traits import Traits
 from limpet.engine.definitions.types import TypeCodec, codec_of
 from limpet.engine.execution.execution import current_scope
 from limpet.engine.run.agent_decorator import agent
+from limpet.engine.run.compaction import NOT_SUMMARISED, Compaction, to_summarise
 from limpet.engine.run.run import Run
 from limpet.errors import DefinitionError, InvalidValue, ModelRefused, NoProgress, NotFound, StepFailed
 from limpet.events import Spent, canonical
 from limpet.events import bodies as b
 from limpet.llm.interrupts import Interrupts
-from limpet.llm.model import Model, Prompt, PromptMessage, Reply, ToolCall
+from limpet.llm.model import Model, Prompt, PromptMessage, Reply, ToolCall, Usage
 from limpet.llm.prompt import (
     MAX_REPLY,
     BuildContext,
@@ -48,6 +48,7 @@ from limpet.llm.prompt import (
 )
 from limpet.llm.providers import join_surrogates, join_surrogates_in, unique_calls
 from limpet.llm.tools import (
+    BUILT_IN,
     CallableTool,
     Handoff,
     Normalise,
@@ -61,9 +62,8 @@ from limpet.llm.tools import (
 )
 from limpet.llm.transcript import NO_RESULT, StoredMessage, content_of, is_object, record_of, reply_of
 from limpet.policy.retry import Retry
-from limpet.policy.risk import Approvals
 
-__all__ = ["LLM", "Ask", "Choose", "Compaction", "llm_agent"]
+__all__ = ["LLM", "Ask", "Choose", "cost_of", "llm_agent"]
 
 RETRY = Retry(6, first="1s", cap="30s")
 MODEL_TIMEOUT = 5 * 60 * 1_000_000
@@ -74,7 +74,6 @@ MOST_FAULTS = 20
 MISFIT = "Your answer does not fit what is asked for"
 CUT_OFF = "Your answer was cut off. Go on exactly where it ended, without repeating anything."
 CUT_CALL = "Your reply was cut off in this call, so it was not made. Say less at once."
-NOT_SUMMARISED = "the conversation was not summarised"
 AFTER_MAX_TURNS = "Set a larger max_turns=, then run `limpet resume` on the run."
 AFTER_REPEATS = (
     "Change the instructions or the tools, then fork the run before these calls: `limpet fork RUN --at STEP`."
@@ -97,15 +96,6 @@ Choose = Callable[[Run[Any], Prompt, Ask], Awaitable[Reply]]
 async def ask_model(run: Run[Any], request: Prompt, ask: Ask) -> Reply:  # noqa: ARG001 - other hooks use it
     """Return the model's reply. This is the default of `choose`."""
     return await ask(request)
-
-
-@defining
-@dataclass(frozen=True, kw_only=True)
-class Compaction:
-    """When to summarise: above `above` tokens, keeping the newest `keep` tokens. None derives both from the window."""
-
-    above: int | None = None
-    keep: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,9 +134,7 @@ def llm_agent(  # noqa: PLR0913 - keyword-only
     output: Any = str,
     tools: Sequence[Usable] = (),
     handoffs: Sequence[Agent[Any, Any]] = (),
-    version: str = "1",
-    budget: Budget | None = None,
-    approvals: Approvals | None = None,
+    builtin: bool | Sequence[str] = True,
     compact: Compaction | None = None,
     window: int = 100_000,
     max_reply: int = MAX_REPLY,
@@ -155,13 +143,13 @@ def llm_agent(  # noqa: PLR0913 - keyword-only
     choose: Choose = ask_model,
     normalise: Normalise = unchanged_result,
     build_context: BuildContext = choose_context,
-    **more: Any,
+    **options: Any,
 ) -> Agent[Any, Any]:
     """Create an LLM agent from resolved parts; see `limpet.llm_agent` for the parameters.
 
-    `model` returns the model when it is first needed.
+    `model` returns the model when it is first needed. `options` are those of `limpet.agent`.
     """
-    answer, may = codec_of(output), callable_tools(tools, handoffs)
+    answer, may = codec_of(output), callable_tools(tools, handoffs, builtin)
     wanted = None if output is str else answer.schema()
     for each in handoffs:
         if each.output_codec.schema() != answer.schema():
@@ -190,6 +178,7 @@ def llm_agent(  # noqa: PLR0913 - keyword-only
     assert llm.frame.room
 
     async def drive(run: Run[Any], given: Any) -> Any:
+        llm: LLM = run.execution.agent.llm  # A test may have replaced the model.
         loop = _Loop(llm, run)
         await loop.start(given)
         async for _ in run.turns(max=llm.max_turns):
@@ -200,9 +189,15 @@ def llm_agent(  # noqa: PLR0913 - keyword-only
 
     drive.__annotations__ = {"run": Run[Any], "given": input, "return": output}
     drive.__doc__ = instructions
-    made: Agent[Any, Any] = agent(name=name, version=version, budget=budget, approvals=approvals, **more)(drive)
+    made: Agent[Any, Any] = agent(name=name, **options)(drive)
     made.llm, made.calls = llm, (*(each for each in tools if isinstance(each, Agent)), *handoffs)
     return made
+
+
+def cost_of(usage: Usage, prices: Mapping[str, tuple[float, float]], model: str) -> float:
+    """Return the cost of a reply: what the provider reports, or else from the prices of a million tokens."""
+    price = prices.get(model, (0.0, 0.0))
+    return usage.cost or (usage.input_tokens * price[0] + usage.output_tokens * price[1]) / 1e6
 
 
 class _Loop:
@@ -216,6 +211,8 @@ class _Loop:
         """Name under which the frame is recorded."""
         self._head = 0
         """End of the conversation when it was last read."""
+        self._asked: int | None = None
+        """Number of the step that asked the model."""
 
     async def start(self, given: Any) -> None:
         """Add the input to the conversation as the first user message, unless starting the run already did."""
@@ -266,6 +263,7 @@ class _Loop:
         if await self._interrupts.is_interrupted("early", x.peek_name("model"), x.peek_name("said")):
             return None
         reply = await self._choose(context)
+        self._asked = x.last_step()
         calls = unique_calls(reply.calls, [each.message for each in context.messages])
         await self._record_reply(reply, calls)
         if await self._interrupts.is_interrupted(
@@ -325,7 +323,7 @@ class _Loop:
         fold = self._x.journal.fold
         at = PromptState(self._x.working.freeze(), fold.step or None, fold.since)
         made = build_prompt(self._frame, context, at, self._llm.build_context)
-        reference = self._reference(made.prompt, [list(each) for each in made.choice.chosen.ranges], context)
+        reference = self._reference(made.prompt, made.choice.chosen.ranges, context)
 
         async def ask(request: Prompt) -> Reply:
             if request is made.prompt:
@@ -335,13 +333,13 @@ class _Loop:
 
         return await self._llm.choose(self._run, made.prompt, ask)
 
-    def _reference(self, request: Prompt, ranges: list[list[int]], context: Context) -> dict[str, Any]:
+    def _reference(self, request: Prompt, ranges: Iterable[tuple[int, int]], context: Context) -> dict[str, Any]:
         """Return the reference from which a prompt can be rebuilt."""
         found: dict[str, Any] = {
             "model": self._llm.model().name,
             "conversation": self._conversation.id,
             "head": self._head,
-            "ranges": ranges,
+            "ranges": [list(each) for each in ranges],
             "frame": self._frame_name,
             "digest": digest_of(request),
         }
@@ -363,9 +361,7 @@ class _Loop:
 
             reply = await llm.model().reply(request, on_text=on_text)
             call.partial_value = None  # the recorded result replaces it
-            usage = reply.usage
-            price = llm.prices.get(reference["model"], (0.0, 0.0))
-            cost = usage.cost or (usage.input_tokens * price[0] + usage.output_tokens * price[1]) / 1e6
+            usage, cost = reply.usage, cost_of(reply.usage, llm.prices, reference["model"])
             call.spent(tokens=usage.input_tokens + usage.output_tokens, cost=cost)
             # Replace lone surrogates: the reply was paid for, so storing it must not fail.
             return join_surrogates_in(record_of(self._without_altered_thoughts(reply), llm.model().name))
@@ -454,15 +450,19 @@ class _Loop:
 
     async def _call(self, call: ToolCall) -> str:
         tool = self._tools.get(call.name)
+        if tool is None and any(name.startswith(current_scope().path) for name in self._x.history.records):
+            tool = BUILT_IN.get(call.name)  # The call began before the tool was switched off.
         if tool is None:
-            return f"There is no tool {call.name!r}. There are: {', '.join(self._tools)}"
+            return f"There is no tool {call.name!r}. There are: {', '.join(self._tools) or 'none'}"
         return await tool.call(self._run, call, self._llm.normalise)
 
     async def _add_results(self, calls: Sequence[ToolCall], texts: Sequence[str]) -> None:
         """Add the result of each call to the conversation."""
         name = self._x.take_name("results")
+        scope, last = current_scope().path, self._x.lookup.last_step_in
         added = [
-            self._conversation.message("tool", text, call=call.id) for call, text in zip(calls, texts, strict=True)
+            self._conversation.message("tool", text, call=call.id, number=last(f"{scope}call-{place}/") or self._asked)
+            for place, (call, text) in enumerate(zip(calls, texts, strict=True), 1)
         ]
         await self._conversation.put_all(name, self._x.find(name, b.MessageSaid), added)
 
@@ -496,7 +496,7 @@ class _Loop:
         try:
             return Answer(self._value(text))
         except (InvalidValue, msgspec.DecodeError, RecursionError) as error:
-            reason = error.reason if isinstance(error, InvalidValue) else "it is not JSON"
+            reason = error.at("answer") if isinstance(error, InvalidValue) else "it is not JSON"
             if _count_repairs(said) >= REPAIRS:
                 raise NoProgress(
                     agent=self._llm.name,
@@ -511,59 +511,47 @@ class _Loop:
         if self._frame.output is not None:
             return self._llm.output.load(msgspec.json.decode(_json_of(text)))
         if not text.strip():
-            raise InvalidValue(path="$", reason="it is empty")
+            raise InvalidValue(path="$", reason="empty")
         return text
 
     # Compaction
 
     async def _compact(self, context: Context) -> bool:
         """Let the model summarise the older messages if there are too many. If that fails, nothing changes."""
-        frame, rules = self._frame, self._llm.compact
-        above = rules.above or frame.room * 3 // 4
-        if not self._should_compact(context.messages, above):
+        said, room = context.messages, self._frame.room
+        above, keep = self._llm.compact.limits(room)
+        if not self._should_compact(said, above):
             return False
-        old = _messages_to_summarise(
-            context.messages, rules.keep or above // 3, frame.room - min(tokens(context.summary), frame.room // 3)
-        )
+        lines = [tokens(summary_line(each)) + 1 for each in said]
+        old = [said[place] for place in to_summarise([*map(item_of, said)], lines, keep, room, context.summary)]
         summary = await self._summary(context, old) if old else ""
         if not summary:
             return False
-        gone, before = {each.seq for each in old}, [each.compacted for each in context.summaries]
-        first, last = min([*gone, *(each.first for each in before)]), max([*gone, *(each.last for each in before)])
-        packed, blobs = self._x.kit.store.pack(summary)
-        body = b.ConversationCompacted(
-            first=first,
-            last=last,
-            summary=packed,
-            level=max((each.level for each in before), default=0) + 1,
-            run=self._x.run,
-            pinned=tuple(sorted({each.seq for each in context.messages if first <= each.seq <= last} - gone)),
-        )
+        gone = {each.seq for each in old}
+        body, blobs = self._conversation.summary(summary, gone, [each.seq for each in said], context.summaries)
         name = self._x.take_name("compacted")
         await self._conversation.put(name, self._x.find(name, b.MessageSaid), [body], blobs)
         return True
 
     def _should_compact(self, said: Sequence[StoredMessage], above: int) -> bool:
-        """Return whether the messages exceed `above` tokens and may be summarised now.
-
-        Not while an answer is being continued. After a failed summary, only each time the conversation has grown by
-        another quarter of `above`.
+        """Return whether the messages exceed `above` tokens and may be summarised now, not while an answer is being
+        continued.
         """
-        sizes = [size_of(each.message) for each in said]
-        if sum(sizes) <= above or said[-1].message.text == CUT_OFF:
+        if not said or said[-1].message.text == CUT_OFF:
             return False
-        if NOT_SUMMARISED not in self._x.working.freeze().risk_flags:
-            return True
         own = (place for place, each in enumerate(said) if each.message.role == "assistant" and each.run == self._x.run)
-        before = sum(sizes[: max(own, default=0)])  # size at the last turn
-        quarter = max(above // 4, 1)
-        return (sum(sizes) - above) // quarter > (before - above) // quarter
+        has_failed = NOT_SUMMARISED in self._x.working.freeze().risk_flags
+        return has_outgrown(
+            [size_of(each.message) for each in said], above, max(own, default=0) if has_failed else None
+        )
 
     async def _summary(self, context: Context, old: Sequence[StoredMessage]) -> str:
         """Return the model's summary of the older messages, or "" (and set a risk flag) if the call fails."""
         request = summary_of(self._frame, context.summary, old)
         try:
-            found = await self._ask("summary", request, self._reference(request, _ranges(old), context))
+            found = await self._ask(
+                "summary", request, self._reference(request, ranges_of(each.seq for each in old), context)
+            )
         except StepFailed as failed:
             why = failed.summary
         else:
@@ -579,33 +567,6 @@ def _count_repairs(said: Sequence[StoredMessage]) -> int:
     texts = [each.message.text for each in reversed(said) if each.message.role == "user"]
     users = [text for text in texts if text != CUT_OFF]
     return sum(1 for _ in takewhile(lambda text: text.startswith(MISFIT), users))
-
-
-def _messages_to_summarise(said: Sequence[StoredMessage], keep: int, room: int) -> list[StoredMessage]:
-    """Return the messages to summarise: those before the newest `keep` tokens, as many as fit into `room` tokens.
-
-    A message with tool calls and their results are taken together or not at all. Excludes pinned messages, and calls
-    whose result is among the newest messages or still missing.
-    """
-    items = [item_of(each) for each in said]
-    newest = select([item._replace(pinned=False) for item in items], keep)
-    first = newest.places[0] if newest.places else len(items)
-    since = min((item.seq for item in items[first:] if item.seq), default=1 << 62)
-    found: list[StoredMessage] = []
-    place = used = 0
-    for unit in units(items):
-        begin, place = place, place + len(unit)
-        used += sum(tokens(summary_line(each)) + 1 for each in said[begin:place])
-        if begin >= first or unit[0].seq > since or (found and used > room):
-            break
-        if all(0 < item.seq < since and not item.pinned for item in unit):
-            found += said[begin:place]
-    return found
-
-
-def _ranges(said: Sequence[StoredMessage]) -> list[list[int]]:
-    """Return the positions of messages, as ranges."""
-    return [list(each) for each in select([item_of(each) for each in said], 1 << 62).ranges]
 
 
 def _join_answer(said: Sequence[StoredMessage], last: str) -> tuple[str, int]:

@@ -4,7 +4,7 @@ A prompt is recorded by reference: the conversation and its end, the chosen mess
 So it can be rebuilt later, and checked.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -43,6 +43,7 @@ __all__ = [
     "spec_size",
     "summary_line",
     "summary_of",
+    "summary_prompt",
 ]
 
 MAX_REPLY = 4_000
@@ -253,9 +254,14 @@ def _join(frame: Frame, known: str, summary: str, shown: Sequence[PromptMessage]
 
 def summary_of(frame: Frame, before: str, old: Sequence[StoredMessage]) -> Prompt:
     """Return the prompt that asks for a summary."""
-    text = "\n".join(filter(None, (short(before, frame.room // 3), *map(summary_line, old))))
-    messages = (PromptMessage(role="system", text=SUMMARY), PromptMessage(role="user", text=short(text, frame.room)))
-    return Prompt(messages=messages, max_tokens=frame.reply)
+    return summary_prompt(before, map(summary_line, old), frame.room, frame.reply)
+
+
+def summary_prompt(before: str, lines: Iterable[str], room: int, reply: int) -> Prompt:
+    """Return the prompt that asks for a summary of lines, within `room` tokens, after the summary `before` them."""
+    text = "\n".join(filter(None, (short(before, room // 3), *lines)))
+    messages = (PromptMessage(role="system", text=SUMMARY), PromptMessage(role="user", text=short(text, room)))
+    return Prompt(messages=messages, max_tokens=reply)
 
 
 def summary_line(said: StoredMessage) -> str:

@@ -34,6 +34,7 @@ from limpet.events import canonical
 from limpet.llm.model import ToolCall, ToolSpec
 
 __all__ = [
+    "BUILT_IN",
     "CallableTool",
     "Handoff",
     "Normalise",
@@ -88,6 +89,8 @@ class CallableTool(NamedTuple):
     execute: Does
     hands_to: Agent[Any, Any] | None = None
     """The agent that takes over permanently after the call."""
+    checks: Mapping[str, Any] | None = None
+    """JSON Schema that arguments are checked against, if it is stricter than the one that the model gets."""
 
     def args(self, call: ToolCall) -> dict[str, Any] | str:
         """Return the arguments of a call, or a text that says what is wrong with them."""
@@ -95,7 +98,7 @@ class CallableTool(NamedTuple):
             args: dict[str, Any] = msgspec.json.decode(call.args or "{}")
         except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
             return f"The arguments are not JSON: {error}"
-        wrong = faults(args, self.spec.schema)
+        wrong = faults(args, self.checks or self.spec.schema, "arguments")
         return f"The arguments do not fit: {'; '.join(wrong[:5])}" if wrong else args
 
     async def call(self, run: Run[Any], call: ToolCall, normalise: Normalise) -> str:
@@ -159,10 +162,21 @@ async def _shown(run: Run[Any], what: str, value: Any) -> str:
     return f"[{stored.bytes} bytes, put away as artifact {stored.artifact_id}; it begins with] {text[: most // 4]}"
 
 
-def callable_tools(tools: Sequence[Usable], handoffs: Sequence[Agent[Any, Any]]) -> Mapping[str, CallableTool]:
+def callable_tools(
+    tools: Sequence[Usable], handoffs: Sequence[Agent[Any, Any]], builtin: bool | Sequence[str]
+) -> Mapping[str, CallableTool]:
     """Return everything that a model may call, by name, except the tools of toolboxes."""
     own = [_of(each) for each in tools if isinstance(each, Tool | Agent | External)]
-    return by_name((*BUILT_IN, *own, *map(_of_handoff, handoffs)))
+    return by_name((*_chosen(builtin), *own, *map(_of_handoff, handoffs)))
+
+
+def _chosen(builtin: bool | Sequence[str]) -> list[CallableTool]:
+    """Return the chosen built-in tools, in their usual order. Raises DefinitionError for an unknown name."""
+    names = (BUILT_IN if builtin else ()) if isinstance(builtin, bool) else builtin
+    if unknown := [each for each in names if each not in BUILT_IN]:
+        reason = f"no built-in tool is called {unknown[0]!r}; there are: {', '.join(BUILT_IN)}"
+        raise DefinitionError(what="llm_agent(builtin=…)", reason=reason)
+    return [tool for name, tool in BUILT_IN.items() if name in names]
 
 
 def toolboxes(tools: Sequence[Usable]) -> list[Toolbox]:
@@ -285,17 +299,16 @@ TEXT, TEXTS, NUMBER = {"type": "string"}, {"type": "array", "items": {"type": "s
 
 
 async def _note_fact(run: Run[Any], args: dict[str, Any]) -> str:
-    rests_on = [key for key in args.get("derived_from", ()) if key in run.state.facts]
-    said = _with_doubts(run, "noted", args["key"])
-    await run.patch(facts={args["key"]: args["value"]}, source="model", derived_from=rests_on)
-    return said
-
-
-async def _retract_fact(run: Run[Any], args: dict[str, Any]) -> str:
-    if args["key"] not in run.state.facts:
+    key = args["key"]
+    if "value" in args:
+        said = _with_doubts(run, "noted", key)
+        rests_on = [each for each in args.get("derived_from", ()) if each in run.state.facts]
+        await run.patch(facts={key: args["value"]}, source="model", derived_from=rests_on)
+        return said
+    if key not in run.state.facts:
         return f"There is no such fact; there are: {', '.join(run.state.facts) or 'none'}"
-    said = _with_doubts(run, "taken back", args["key"])
-    await run.patch(retract=[args["key"]])
+    said = _with_doubts(run, "taken back", key)
+    await run.patch(retract=[key])
     return said
 
 
@@ -305,26 +318,21 @@ def _with_doubts(run: Run[Any], done: str, key: str) -> str:
 
 
 async def _set_plan(run: Run[Any], args: dict[str, Any]) -> str:
-    await run.patch(plan=args["items"])
+    plan, done = args.get("items", run.state.plan), args.get("done", ())
+    if unknown := [each for each in done if each not in plan]:
+        return f"There is no item {unknown[0]!r}; the plan has: {'; '.join(plan) or 'none'}"
+    await run.patch(plan=args.get("items"), revise=dict.fromkeys(done, "done"))
     return "noted"
 
 
-async def _finish_item(run: Run[Any], args: dict[str, Any]) -> str:
-    if args["item"] not in run.state.plan:
-        return f"There is no such item; the plan has: {'; '.join(run.state.plan) or 'none'}"
-    await run.patch(revise={args["item"]: "done"})
-    return "noted"
-
-
-async def _open_question(run: Run[Any], args: dict[str, Any]) -> str:
-    await run.patch(questions=[args["question"]])
-    return "noted"
-
-
-async def _close_question(run: Run[Any], args: dict[str, Any]) -> str:
-    if args["question"] not in run.state.open_questions:
+async def _note_question(run: Run[Any], args: dict[str, Any]) -> str:
+    question = args["question"]
+    if "answer" not in args:
+        await run.patch(questions=[question])
+    elif question not in run.state.open_questions:
         return f"There is no such open question; there are: {'; '.join(run.state.open_questions) or 'none'}"
-    await run.patch(answered={args["question"]: args["answer"]})
+    else:
+        await run.patch(answered={question: args["answer"]})
     return "noted"
 
 
@@ -333,7 +341,7 @@ async def _ask_person(run: Run[Any], args: dict[str, Any]) -> str:
 
 
 async def _open_artifact(run: Run[Any], args: dict[str, Any]) -> str:
-    data, start = await run.content(args["artifact_id"]), max(args["start"], 0)
+    data, start = await run.content(args["artifact_id"]), max(args.get("start", 0), 0)
     most = start + min(OPENED, max(_max_shown(run) - NOTE, NOTE))
     ends = (place for place in range(most, most - 4, -1) if not b"\x80" <= data[place : place + 1] < b"\xc0")
     end = next(ends, most)  # do not cut a character of a text
@@ -341,24 +349,27 @@ async def _open_artifact(run: Run[Any], args: dict[str, Any]) -> str:
     return f"{piece}\n[{left} bytes are left; go on at {end}]" if left else piece
 
 
-def _built_in(does: Does, description: str, properties: Mapping[str, Any], *optional: str) -> CallableTool:
-    required = [name for name in properties if name not in optional]
-    name = does.__name__.removeprefix("_")
-    return CallableTool(ToolSpec(name=name, description=description, schema=_schema(properties, required)), does)
+def _built_in(does: Does, description: str, properties: Mapping[str, Any], *required: str) -> CallableTool:
+    """Return a built-in tool. Every prompt contains its schema, so the schema is as short as possible."""
+    schema: dict[str, Any] = {"type": "object", "properties": dict(properties)}
+    if required:
+        schema["required"] = list(required)
+    spec = ToolSpec(name=does.__name__.removeprefix("_"), description=description, schema=schema)
+    return CallableTool(spec, does, checks={**schema, "additionalProperties": False})
 
 
-BUILT_IN = (
-    _built_in(
-        _note_fact,
-        "Remember something for the whole task, and by their keys the facts that you conclude it from, if any.",
-        {"key": TEXT, "value": TEXT, "derived_from": TEXTS},
-        "derived_from",
-    ),
-    _built_in(_retract_fact, "Take back a fact that turned out to be wrong.", {"key": TEXT}),
-    _built_in(_set_plan, "Say in which steps you will proceed; the last plan counts.", {"items": TEXTS}),
-    _built_in(_finish_item, "Say that an item of your plan is done.", {"item": TEXT}),
-    _built_in(_open_question, "Note what you do not know yet.", {"question": TEXT}),
-    _built_in(_close_question, "Note that an open question is answered.", {"question": TEXT, "answer": TEXT}),
-    _built_in(_ask_person, "Ask a person, and wait for the answer, for days if need be.", {"question": TEXT}),
-    _built_in(_open_artifact, "Read on in a big result.", {"artifact_id": TEXT, "start": NUMBER}),
+BUILT_IN = by_name(
+    (
+        _built_in(
+            _note_fact,
+            "Keep a fact for the task; no value drops it.",
+            {"key": TEXT, "value": TEXT, "derived_from": TEXTS},
+            "key",
+        ),
+        _built_in(_set_plan, "Set your plan; mark items done.", {"items": TEXTS, "done": TEXTS}),
+        _built_in(_note_question, "Note a question, or its answer.", {"question": TEXT, "answer": TEXT}, "question"),
+        _built_in(_ask_person, "Ask a person.", {"question": TEXT}, "question"),
+        _built_in(_open_artifact, "Read on in a result.", {"artifact_id": TEXT, "start": NUMBER}, "artifact_id"),
+    )
 )
+"""Tools that every LLM agent has, unless `builtin=` says otherwise. They change the run's state, or ask a person."""

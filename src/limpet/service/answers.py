@@ -7,14 +7,15 @@ import msgspec
 
 from limpet.arguments import brief
 from limpet.engine.approvals.approvals import CHOICES, OUTCOMES
-from limpet.engine.definitions.schema_check import faults
+from limpet.engine.definitions.schema_check import faults, resolved
 from limpet.engine.definitions.tools import find_tool
 from limpet.engine.definitions.types import codec_of
 from limpet.engine.execution.views import Request
 from limpet.errors import InvalidAnswer, InvalidValue
 from limpet.events import Limits
+from limpet.service.json_body import yes_or_no
 
-__all__ = ["check_approvable", "check_args", "check_rejectable", "validate_answer"]
+__all__ = ["answer_from_text", "check_approvable", "check_args", "check_rejectable", "validate_answer"]
 
 YES_OR_NO = {"type": "boolean"}
 
@@ -24,11 +25,30 @@ def validate_answer(request: Request, answer: object) -> Any:
     try:
         plain = codec_of(type(answer)).dump(answer)
     except InvalidValue as error:
-        raise InvalidAnswer(request=request.id, reason=f"{error.path}: {error.reason}") from error
+        raise InvalidAnswer(request=request.id, reason=error.at("answer")) from error
     wrong = _not_json(answer) or _mismatch(request, plain)
     if wrong is not None:
         raise InvalidAnswer(request=request.id, reason=wrong)
     return plain
+
+
+def answer_from_text(request: Request, text: str, plain: Any) -> Any:
+    """Return the answer that a person typed: yes or no, one of the options, or a text, if the request asks for it.
+
+    `plain` is the text as JSON, or else the text itself; it is the answer in every other case.
+    """
+    typed = text.strip()
+    if request.options:
+        same = [each for each in request.options if str(each) == typed]
+        alike = [each for each in request.options if str(each).casefold() == typed.casefold()]
+        return (same or (alike if len(alike) == 1 else ()) or (plain,))[0]
+    if request.kind != "ask" or not request.schema:
+        return plain
+    schema = resolved(request.schema, request.schema) or {}
+    if schema.get("type") == "boolean":
+        said = yes_or_no(typed)
+        return said[0] if said is not None and not said[1] else plain
+    return typed if schema.get("type") == "string" and not isinstance(plain, str) else plain
 
 
 def _not_json(answer: object) -> str | None:
@@ -55,7 +75,7 @@ def _are_limits(plain: Any, names: list[str]) -> bool:
 
 def check_args(request: Request, args: Mapping[str, Any]) -> None:
     """Raise InvalidAnswer if the tool does not accept these arguments."""
-    if found := faults(args, request.schema or {}):
+    if found := faults(args, request.schema or {}, "arguments"):
         raise InvalidAnswer(
             request=request.id, reason=f"{request.tool} does not accept these arguments: {'; '.join(found)}"
         )
@@ -65,8 +85,9 @@ def check_args(request: Request, args: Mapping[str, Any]) -> None:
     try:
         tool.unbind(args)
     except (InvalidValue, TypeError, KeyError) as error:
+        why = error.at("arguments") if isinstance(error, InvalidValue) else str(error)
         raise InvalidAnswer(
-            request=request.id, reason=f"{request.tool} does not accept these arguments: {error}"
+            request=request.id, reason=f"{request.tool} does not accept these arguments: {why}"
         ) from error
 
 
@@ -105,9 +126,10 @@ def _mismatch(request: Request, plain: Any) -> str | None:
             return None if _are_limits(plain, names) else f"pass limits such as {{'max_steps': 50}}: {', '.join(names)}"
         case _:
             if request.options:
-                return None if plain in request.options else f"pass one of {', '.join(map(str, request.options))}"
+                fits = any(type(plain) is type(each) and plain == each for each in request.options)
+                return None if fits else f"pass one of {', '.join(map(str, request.options))}"
             return _schema_faults(plain, request)
 
 
 def _schema_faults(value: Any, request: Request) -> str | None:
-    return "; ".join(faults(value, request.schema or {})) or None
+    return "; ".join(faults(value, request.schema or {}, "answer")) or None

@@ -5,15 +5,26 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from msgspec import structs
+
 from limpet.engine.execution.principal import Sender
+from limpet.engine.run.compaction import (
+    Summarise,
+    Summariser,
+    as_summariser,
+    checked_summary,
+    old_messages,
+    read_talk,
+)
 from limpet.engine.run.conversation import INTERRUPT, USER, Message, conversation_of, shown
 from limpet.errors import InvalidArgument, NotFound, WrongState
 from limpet.events import Event, inline
 from limpet.events import bodies as b
 from limpet.ids import check_id
-from limpet.journal import ConversationWriter, Entry, Summary, entries, latest
+from limpet.journal import ConversationWriter, Entry, Summary, entries, latest, replaced
 from limpet.service.moments import Point, point
 from limpet.service.page import Page
+from limpet.service.resolve import owner_of
 from limpet.service.settings import Settings
 from limpet.service.views import LIVE
 from limpet.stores import Leg, RunFilter, RunRow, Store
@@ -23,7 +34,9 @@ from limpet.times import to_datetime
 
 # Number of newest messages that are searched for a repeated command.
 SEARCHED = 20
-__all__ = ["ConversationInfo", "Conversations", "SessionInfo", "last_message_at"]
+# More tokens than any conversation has.
+LARGEST = 1 << 62
+__all__ = ["CompactionInfo", "ConversationInfo", "Conversations", "SessionInfo", "last_message_at"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +60,21 @@ class SessionInfo:
     runs: int
     conversations: int
     updated: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactionInfo:
+    """A summary that replaces messages of a conversation."""
+
+    conversation: str
+    seq: int
+    """Sequence of the summary in the conversation."""
+    first: int
+    """Sequence of the first message that it replaces."""
+    last: int
+    """Sequence of the last message that it replaces."""
+    kept: int
+    """Number of messages between these two that are still shown."""
 
 
 class Conversations:
@@ -108,12 +136,8 @@ class Conversations:
         page = await self._store.runs(RunFilter(conversation=conversation, status=LIVE), limit=1)
         if page.rows:
             return page.rows[0].id
-        own = conversation.removesuffix(".chat")
-        try:
-            row = await self._store.get(own) if own != conversation else None
-        except NotFound:
-            return None
-        return row.id if row is not None and row.type == "run" and row.status in LIVE else None
+        owner = await owner_of(self._store, conversation)
+        return owner.id if owner is not None and owner.status in LIVE else None
 
     async def first_message(self, text: str, run: str, created: b.RunCreated, actor: str) -> tuple[Leg, Any]:
         """Return the append that adds a run's input to its conversation as the first message, and its blobs."""
@@ -134,6 +158,8 @@ class Conversations:
     async def messages(self, conversation: str, *, limit: int, cursor: str | None, whole: bool) -> Page[Message]:
         """Return the newest messages of a conversation before a cursor, in order."""
         if not await self.exists(conversation):
+            if await owner_of(self._store, conversation) is not None:
+                return Page(())  # The run has said nothing yet.
             raise NotFound(what="conversation", id=conversation)
         found: list[Entry | Summary] = []
         before = None if cursor is None else _place(cursor)
@@ -146,10 +172,56 @@ class Conversations:
         shown_ = await shown(self._store, newest[::-1])
         return Page(shown_, str(_first_of(newest[-1])) if len(found) > limit else None)
 
-    async def all(self, session: str | None, *, limit: int, cursor: str | None) -> Page[ConversationInfo]:
+    async def compact(
+        self,
+        conversation: str,
+        summary: str | Summarise | Summariser,
+        *,
+        keep: int,
+        actor: str,
+        id: str,
+        sender: Sender,
+    ) -> "CompactionInfo | None":
+        """Let a summary replace the older messages of a conversation, or return None if there are none to replace.
+
+        A text replaces all older messages; a function as many as fit its window, the oldest first.
+        """
+        if not await self.exists(conversation):
+            raise NotFound(what="conversation", id=conversation)
+        if (found := await self._find_compaction(conversation, id)) is not None:
+            return found  # the command is repeated
+        store, talk = self._store, await read_talk(self._store, conversation)
+        made = (
+            Summariser(lambda _: summary, room=LARGEST)
+            if isinstance(summary, str)
+            else as_summariser(summary, "summary")
+        )
+        old, messages = await old_messages(store, talk, keep, made.room)
+        if not old:
+            return None
+        try:
+            text = checked_summary(await made.summarise(messages))
+        except ValueError as error:
+            raise InvalidArgument(path="summary", reason=str(error)) from error
+        packed, blobs = store.pack(text)
+        body = replaced([each.seq for each in old], [each.seq for each in talk.entries], talk.summaries, packed)
+        body = structs.replace(body, command=id, **sender)
+        return _compaction(conversation, await self.writer(conversation, actor).append(body, blobs=blobs), body)
+
+    async def _find_compaction(self, conversation: str, id: str) -> "CompactionInfo | None":
+        """Return the compaction by a command, if it is one of the newest events."""
+        for event in await self._store.read(conversation, limit=SEARCHED, backwards=True):
+            body = self._store.decode(event)
+            if isinstance(body, b.ConversationCompacted) and body.command == id:
+                return _compaction(conversation, event.seq, body)
+        return None
+
+    async def all(
+        self, session: str | None, user: str | None, *, limit: int, cursor: str | None
+    ) -> Page[ConversationInfo]:
         """Return the newest conversations before a cursor."""
         before = None if cursor is None else _place(cursor)
-        where = RunFilter(type="conversation", session=session)
+        where = RunFilter(type="conversation", session=session, user=user)
         page = await self._store.runs(where, before=before, limit=min(limit, LARGEST_PAGE))
         return Page(map(_info, page.rows), None if page.next is None else str(page.next))
 
@@ -193,6 +265,10 @@ def _info(row: RunRow) -> ConversationInfo:
         updated=to_datetime(row.time),
         fork_of=row.origin,
     )
+
+
+def _compaction(conversation: str, seq: int, body: b.ConversationCompacted) -> CompactionInfo:
+    return CompactionInfo(conversation=conversation, seq=seq, first=body.first, last=body.last, kept=len(body.pinned))
 
 
 def _session(name: str, rows: list[RunRow]) -> SessionInfo:

@@ -271,7 +271,9 @@ def _result(tool: Tool[..., Any, Any] | None, name: str, number: int, value: Any
         if tool is not None:
             tool.load_result(plain)
     except InvalidValue as error:
-        raise InvalidArgument(path=f"results.{number}", reason=f"not a result of {name}: {error.reason}") from error
+        raise InvalidArgument(
+            path=f"results.{number}", reason=f"not a result of {name}: {error.at('result')}"
+        ) from error
     return plain
 
 

@@ -21,7 +21,7 @@ from limpet.llm import model
 from limpet.service.artifacts import ArtifactPiece
 from limpet.service.benchmark import Measurement
 from limpet.service.compare import Comparison
-from limpet.service.conversations import ConversationInfo, SessionInfo
+from limpet.service.conversations import CompactionInfo, ConversationInfo, SessionInfo
 from limpet.service.diffs import Diff
 from limpet.service.doctor import Finding
 from limpet.service.error_records import ErrorInfo
@@ -36,6 +36,7 @@ from limpet.service.steps import StepInfo
 from limpet.service.timeline import TimelineRow
 from limpet.service.verify import Verified
 from limpet.service.workers import AgentInfo, Stats, WorkerInfo
+from limpet.state import TaskRecord
 
 __all__ = ["VERSION", "VIEWS", "fields_of", "forms", "frozen", "name_of", "schemas"]
 
@@ -44,6 +45,7 @@ VIEWS: Mapping[str, type] = {
     "a run, in lists": RunInfo,
     "a report of a run": Report,
     "an input of a run": RunInput,
+    "a run as a task record": TaskRecord,
     "a step": StepInfo,
     "an event": EventView,
     "a request to a person": Request,
@@ -63,6 +65,7 @@ VIEWS: Mapping[str, type] = {
     "a piece of an artifact": ArtifactPiece,
     "a message": Message,
     "a conversation": ConversationInfo,
+    "a compaction": CompactionInfo,
     "a session": SessionInfo,
     "an agent": AgentInfo,
     "a worker": WorkerInfo,

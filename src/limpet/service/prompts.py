@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from limpet.context.slice import ContextSlice, Known, slice_of
+from limpet.engine.run.compaction import read_talk
 from limpet.engine.run.conversation import conversation_of, shown, task_of
 from limpet.errors import InvalidArgument, NotFound
 from limpet.events import bodies as b
@@ -23,6 +24,7 @@ from limpet.llm.prompt import (
     read_context,
     summary_of,
 )
+from limpet.llm.summary import summary_request
 from limpet.service.conversations import last_message_at
 from limpet.service.moments import Point, point
 from limpet.stores import RunRow, Store
@@ -103,6 +105,8 @@ async def read_prompt(store: Store, run: str, step: int, chosen_by: BuildContext
         request = msgspec.convert(args["request"], Prompt)
         own = ("the agent built the prompt itself; it is recorded verbatim",)
         return PromptView(run=run, step=step, model=args["model"], prompt=request, is_exact=True, why=own)
+    if "room" in args:
+        return await _requested_summary(store, run, step, args)
     frame = await _frame(store, run, args)
     context = await read_context(store, args["conversation"], upto=args["head"], window=frame.window, run=run)
     if started.tool == "summary":
@@ -127,9 +131,23 @@ async def _frame(store: Store, run: str, args: dict[str, Any]) -> Frame:
     raise NotFound(what="frame of a model call", id=run)
 
 
+async def _requested_summary(store: Store, run: str, step: int, args: dict[str, Any]) -> PromptView:
+    """Return the prompt of a summary that `run.compact` asked for."""
+    talk = await read_talk(store, args["conversation"], args["head"])
+    old = [each for each in talk.entries if any(first <= each.seq <= last for first, last in args["ranges"])]
+    request = summary_request(await shown(store, [*talk.summaries, *old]), args["room"], args["reply"])
+    is_exact, why = digest_of(request) == args["digest"], _summarised(args)
+    why = why if is_exact else (*why, NOT_EXACT)
+    return PromptView(run=run, step=step, model=args["model"], prompt=request, is_exact=is_exact, why=why)
+
+
+def _summarised(args: dict[str, Any]) -> tuple[str, ...]:
+    return (f"messages {_list_ranges(args['ranges'])}, to be summarised",)
+
+
 def _summary(frame: Frame, context: Context, args: dict[str, Any]) -> tuple[Prompt, tuple[str, ...]]:
     old = [each for each in context.messages if any(first <= each.seq <= last for first, last in args["ranges"])]
-    return summary_of(frame, context.summary, old), (f"messages {_list_ranges(args['ranges'])}, to be summarised",)
+    return summary_of(frame, context.summary, old), _summarised(args)
 
 
 def _why(made: BuiltPrompt, context: Context, args: dict[str, Any]) -> list[str]:

@@ -74,6 +74,8 @@ class Report:
     """When the run worked, and when it waited, as far as the newest steps and events show it."""
     error: ErrorInfo | None
     """Why the run failed; while it is running, its last error."""
+    messages: int
+    """Approximate number of messages in the run's conversation, also those of other runs."""
 
 
 async def outcome(store: Store, ended: Ended) -> dict[str, Any]:
@@ -114,7 +116,13 @@ async def report(store: Store, info: RunInfo, requests: tuple[Request, ...], *, 
         decisions=tuple(map(chosen_of, state.decisions)),
         timeline=tuple(timeline_of(steps, view)),
         error=await ErrorRecords(store).last(state),
+        messages=await _count_messages(store, info.conversation),
     )
+
+
+async def _count_messages(store: Store, conversation: str) -> int:
+    found = (await store.positions([conversation])).get(conversation)
+    return 0 if found is None else found.seq - 1
 
 
 def _commands(state: RunState) -> Iterator[CommandInfo]:

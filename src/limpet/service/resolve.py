@@ -3,7 +3,10 @@
 from collections.abc import AsyncIterator
 from difflib import get_close_matches
 
+from msgspec.structs import replace
+
 from limpet.engine.execution.views import Request
+from limpet.engine.run.conversation import CHAT
 from limpet.errors import AlreadyAnswered, NotFound
 from limpet.service.views import not_a_run, request_of
 from limpet.stores import RequestFilter, RequestRow, RunFilter, RunRow, Store
@@ -15,7 +18,9 @@ __all__ = [
     "find_request",
     "find_run",
     "open_request",
+    "owner_of",
     "run_of",
+    "runs_in",
     "suggest",
     "suggest_agent",
 ]
@@ -45,6 +50,39 @@ async def each_run(
             return
 
 
+async def runs_in(
+    store: Store, conversation: str, where: RunFilter, *, page: int = LARGEST_PAGE, before: int | None = None
+) -> AsyncIterator[RunRow]:
+    """Yield the runs of a conversation that match, the newest first: those started in it, and the run that owns it."""
+    owner = await owner_of(store, conversation)
+    if owner is not None and (not _matches(owner, where) or (before is not None and owner.number >= before)):
+        owner = None
+    async for row in each_run(store, replace(where, conversation=conversation), page=page, before=before):
+        if owner is not None and owner.number > row.number:
+            yield owner
+            owner = None
+        yield row
+    if owner is not None:
+        yield owner
+
+
+def _matches(row: RunRow, where: RunFilter) -> bool:
+    wanted = ((where.agent, row.agent), (where.session, row.session), (where.user, row.user))
+    is_waiting = where.waits is None or any(each.startswith(f"{where.waits}:") for each in row.waits)
+    has_status = not where.status or row.status in where.status
+    return is_waiting and has_status and all(each in (None, found) for each, found in wanted)
+
+
+async def owner_of(store: Store, conversation: str) -> RunRow | None:
+    """Return the run whose own conversation this is, or None if it is not one of a single run."""
+    id = conversation.removesuffix(CHAT)
+    try:
+        row = None if id == conversation else await store.get(id)
+    except NotFound:
+        return None
+    return row if row is not None and row.type == "run" and row.conversation is None else None
+
+
 async def find_run(store: Store, given: str) -> RunRow:
     """Return the run with this id or unique prefix. Otherwise raise NotFound, with a note that suggests ids.
 
@@ -71,7 +109,8 @@ async def find_conversation(store: Store, given: str) -> str:
         if (await store.get(given)).type == "conversation":
             return given
     except NotFound:
-        pass
+        if await owner_of(store, given) is not None:
+            return given  # The run has said nothing yet.
     known = [row.id for row in (await store.runs(RunFilter(type="conversation"), limit=LARGEST_PAGE)).rows]
     found = [id for id in known if id.startswith(given)]
     if len(found) == 1:

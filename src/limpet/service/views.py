@@ -12,6 +12,7 @@ from limpet.clock import earliest
 from limpet.context.brief import ENDS, STEPS, brief
 from limpet.engine.execution.views import EventView as Shown
 from limpet.engine.execution.views import PositionInfo, Request, RunInfo, Status, WaitsFor
+from limpet.engine.run.conversation import conversation_of
 from limpet.errors import BlobDamaged, InvalidArgument, NotFound
 from limpet.events import AnyBody, Event, Payload, inline
 from limpet.events import bodies as b
@@ -77,6 +78,7 @@ def run_info(row: RunRow, waits_for: Sequence[WaitsFor]) -> RunInfo:
         ended=to_datetime_or_none(row.ended),
         user=row.user,
         session=row.session,
+        conversation=row.conversation or conversation_of(row.id),
         parent=row.parent,
         fork_of=row.origin,
         labels=row.labels,

@@ -1,12 +1,12 @@
 """Lists of runs that are kept up to date."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from limpet.clock import SystemClock
-from limpet.engine.execution.views import RunInfo, Status
-from limpet.service.app import App
+from limpet.engine.execution.views import RunInfo
+from limpet.stores import Store
 
 __all__ = ["watch_runs"]
 
@@ -17,13 +17,13 @@ AT_LEAST_EVERY = 1.0
 
 
 async def watch_runs(
-    app: App, *, status: Status | None = None, agent: str | None = None, last: int = 20
+    store: Store, look: Callable[[], Awaitable[Sequence[RunInfo]]]
 ) -> AsyncGenerator[Sequence[RunInfo], None]:
-    """Yield the newest runs that match, now and after each possible change. Never ends."""
+    """Yield the runs that `look` lists, now and after each possible change. Never ends."""
     clock = SystemClock()
-    with app.store.watch() as watch:
+    with store.watch() as watch:
         while True:
-            yield await app.runs(status=status, agent=agent, last=last)
+            yield await look()
             await clock.sleep(AT_MOST_EVERY)
             with suppress(TimeoutError):  # `wait_for` would lose a Ctrl-C that arrives together with a change
                 async with asyncio.timeout(AT_LEAST_EVERY):

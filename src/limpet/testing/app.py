@@ -3,15 +3,20 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
+from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
+from limpet.arguments import brief
 from limpet.clock import Clock, Duration, FrozenClock, SystemClock, microseconds
-from limpet.engine.definitions.agents import Agent
+from limpet.engine.definitions.agents import Agent, check_agent
 from limpet.engine.definitions.tools import Tool
 from limpet.engine.execution.handle import Port, Result
 from limpet.engine.worker.duties import Duty
 from limpet.engine.worker.worker import StoreClock, Timing, Worker, WorkerLoop
+from limpet.errors import InvalidArgument
 from limpet.ids import SeededIds
+from limpet.llm.model import Model
 from limpet.service.app import App
 from limpet.service.settings import Settings
 from limpet.service.views import LIVE
@@ -71,8 +76,17 @@ class TestApp(App):
 
     __test__ = False
 
-    def __init__(self, settings: TestSettings, agents: Sequence[Agent[Any, Any]]) -> None:
-        super().__init__(settings, agents)
+    def __init__(
+        self,
+        settings: TestSettings,
+        agents: Sequence[Agent[Any, Any]],
+        models: Mapping[str, Model] | None = None,
+    ) -> None:
+        self._models = dict(models or {})
+        for each in agents:
+            check_agent(each)
+        _check_models(self._models, agents)
+        super().__init__(settings, [_with_model(each, self._models) for each in agents])
         self._test_settings = settings
         self._crashes = 0
         self._warned: set[str] = set()
@@ -104,8 +118,12 @@ class TestApp(App):
             await self.settle()
 
     def deploy(self, *agents: Agent[Any, Any]) -> None:
-        """Replace the served agents from the next process on; call `crash()` to start it."""
-        self._all, self._agents = agents, {each.name: each for each in agents}
+        """Replace the served agents from the next process on; call `crash()` to start it.
+
+        `models=` of the app replaces their models, too.
+        """
+        self._all = tuple(_with_model(each, self._models) for each in agents)
+        self._agents = {each.name: each for each in self._all}
 
     def crash_at(self, when: When, kind: str = "", /, *, nth: int = 1, **facts: Any) -> None:
         """Crash "before" or "after" the n-th commit of an event of this kind whose fields equal `facts`; any commit by
@@ -165,11 +183,33 @@ class TestApp(App):
         return [row for row in page.rows if row.agent in self._agents]
 
 
+def _check_models(models: Mapping[str, Model], agents: Sequence[Agent[Any, Any]]) -> None:
+    """Raise InvalidArgument for a model that no agent would use."""
+    served = [each.name for each in agents if each.llm is not None]
+    for name, model in models.items():
+        if name not in served:
+            reason = f"the app serves no LLM agent {name!r}; it serves: {', '.join(served) or 'none'}"
+            raise InvalidArgument(path="models", reason=reason)
+        if not callable(getattr(model, "reply", None)):
+            reason = f"{brief(model)} is not a model; pass limpet.testing.ScriptedModel(...)"
+            raise InvalidArgument(path=f"models[{name!r}]", reason=reason)
+
+
+def _with_model(agent: Agent[Any, Any], models: Mapping[str, Model]) -> Agent[Any, Any]:
+    """Return a copy of an agent with another model, if there is one for its name."""
+    if agent.llm is None or agent.name not in models:
+        return agent
+    found = copy(agent)
+    found.llm = replace(agent.llm, model=lambda: models[agent.name])
+    return found
+
+
 @asynccontextmanager
-async def app(*agents: Agent[Any, Any]) -> AsyncIterator[TestApp]:
+async def app(*agents: Agent[Any, Any], models: Mapping[str, Model] | None = None) -> AsyncIterator[TestApp]:
     """Open an in-memory app for tests: `async with limpet.testing.app(agent) as app`.
 
     The clock moves only with `app.advance(...)`, except that delays between attempts of a step pass immediately.
+    `models` replaces the models of LLM agents, by the agent's name: `models={"support": ScriptedModel("hello")}`.
     """
-    async with TestApp(TestSettings(), agents) as opened:
+    async with TestApp(TestSettings(), agents, models) as opened:
         yield opened

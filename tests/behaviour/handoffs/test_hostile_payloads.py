@@ -100,12 +100,12 @@ async def send(app: TestApp, target: str, route: str, payload: Payload) -> None:
 
 
 def check_refused(target: str, route: str, payload: Payload) -> None:
-    """Check that the error is typed and names a path, and that the payload was really invalid."""
+    """Check that the error is typed and names a place, and that the payload was really invalid."""
     error = Sent.error
     assert isinstance(error, limpet.ContractError | limpet.InvalidValue)
-    paths = error.faults if isinstance(error, limpet.ContractError) else (error.path,)
-    assert paths
-    assert all(path.startswith("$") for path in paths)
+    faults = error.faults if isinstance(error, limpet.ContractError) else (error.at("sent"),)
+    assert faults
+    assert all(": " in fault and not fault.startswith("$:") for fault in faults)
     assert Sent.got == []
     is_object_wanted = target in MODELS and route in BY_OBJECT and type(Sent.payload) is dict
     assert is_object_wanted or not payload.arrives(target), f"{payload.name}: {error}"

@@ -220,8 +220,8 @@ async def test_code_and_models_can_derive_and_retract_facts() -> None:
     model = ScriptedModel(
         calls("note_fact", key="a", value="1"),
         calls("note_fact", key="b", value="2", derived_from=["a"]),
-        calls("retract_fact", key="a"),
-        calls("retract_fact", key="a"),
+        calls("note_fact", key="a"),
+        calls("note_fact", key="a"),
         "done",
     )
     agent = talking_agent(model)

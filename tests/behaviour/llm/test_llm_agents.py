@@ -166,11 +166,11 @@ async def test_built_in_tools_change_state_ask_people_and_read_artifacts() -> No
 
     model = ScriptedModel(
         (calls("set_plan", items=["look", "tell"]), calls("note_fact", key="colour", value="red")),
-        calls("finish_item", item="look"),
-        calls("finish_item", item="read"),
-        calls("open_question", question="how many?"),
+        calls("set_plan", done=["look"]),
+        calls("set_plan", done=["read"]),
+        calls("note_question", question="how many?"),
         calls("ask_person", question="How many?"),
-        calls("close_question", question="how many?", answer="seven"),
+        calls("note_question", question="how many?", answer="seven"),
         calls("llm_big"),
         opens,
         "done",
@@ -186,7 +186,7 @@ async def test_built_in_tools_change_state_ask_people_and_read_artifacts() -> No
         assert (state.plan, dict(state.facts), state.open_questions) == (["look", "tell"], {"colour": "red"}, [])
         texts = [each.text for each in await app.messages("r.chat") if each.role == "tool"]
         assert texts[-1] == "0123456789"
-        assert texts[2:4] == ["noted", "There is no such item; the plan has: look; tell"]
+        assert texts[2:4] == ["noted", "There is no item 'read'; the plan has: look; tell"]
         assert (await app.info("r")).position.text == "step 2 of 2"
         assert "Plan 1: look (done)" in model.prompts[-1].messages[0].text
         assert "put away as artifact" in texts[-2]

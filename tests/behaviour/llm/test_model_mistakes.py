@@ -16,9 +16,9 @@ from limpet.testing import ScriptedModel, calls
 async def test_invalid_notes_are_reported_and_valid_ones_are_kept() -> None:
     """Empty notes, and the same question twice."""
     model = ScriptedModel(
-        (calls("note_fact", key="", value="x"), calls("open_question", question=""), calls("set_plan", items=[""])),
-        (calls("open_question", question="why?"), calls("note_fact", key="k", value="v")),
-        (calls("open_question", question="why?"), calls("close_question", question="what?", answer="x")),
+        (calls("note_fact", key="", value="x"), calls("note_question", question=""), calls("set_plan", items=[""])),
+        (calls("note_question", question="why?"), calls("note_fact", key="k", value="v")),
+        (calls("note_question", question="why?"), calls("note_question", question="what?", answer="x")),
         calls("open_artifact", artifact_id="none", start=0),
         "done",
     )
@@ -306,8 +306,8 @@ async def test_an_empty_answer_is_refused_three_times_and_then_fails_the_run() -
     mute = limpet.llm_agent("mistakes_mute", model=silent, instructions="Say.")
     async with testing.app(agent, mute) as app:
         assert await app.run(agent, "go", id="r") == "done"
-        assert (await app.messages("r.chat"))[-2].text == f"{MISFIT}: it is empty. Answer again."
-        with pytest.raises(limpet.RunFailed, match="the answer does not match its type: it is empty"):
+        assert (await app.messages("r.chat"))[-2].text == f"{MISFIT}: answer: empty. Answer again."
+        with pytest.raises(limpet.RunFailed, match="the answer does not match its type: answer: empty"):
             await app.run(mute, "go", id="s")
         assert len(silent.prompts) == 4
 

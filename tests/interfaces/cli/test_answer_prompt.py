@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from limpet import sync
+import limpet as limpet_
+from limpet import sync, testing
+from limpet.cli.options import json_or_text
+from limpet.service.answers import answer_from_text
 from tests.interfaces.cli.run_cli import LIMPET, limpet, limpet_json, terminal
 
 ASK = """
@@ -71,7 +74,7 @@ def test_answer_prompts_for_a_value_of_the_schema(typed: list[str], given: dict[
 
 def test_an_invalid_answer_is_refused_with_the_reason() -> None:
     _, shown = prompted(["3", "7"], schema={"type": "integer", "minimum": 5})
-    assert "Invalid answer: $ is out of bounds" in shown
+    assert "Invalid answer: answer: expected at least 5" in shown
 
 
 def test_a_request_is_answered_at_a_terminal(url: str) -> None:
@@ -114,3 +117,60 @@ def test_answer_without_a_terminal_or_argument_is_refused(url: str) -> None:
         "decision": "answered",
         "by": "ann",
     }
+
+
+@limpet_.agent(name="prompt_asks")
+async def asks(run: limpet_.Run, how: str) -> Any:
+    """Ask for what the input names."""
+    kinds: dict[str, dict[str, Any]] = {
+        "bool": {},
+        "choice": {"options": ["yes", "No", "true", "5"]},
+        "str": {"answer": str},
+        "int": {"answer": int},
+    }
+    return await run.ask("Well?", **kinds[how])
+
+
+TYPED = [
+    *(("bool", word, True) for word in ("yes", "y", "true", "YES", "ok")),
+    *(("bool", word, False) for word in ("no", "n", "false", "No")),
+    *(("bool", word, limpet_.InvalidAnswer) for word in ("1", "maybe", "no, too much", '"yes"')),
+    *(("choice", word, word) for word in ("yes", "No", "true", "5")),
+    *(("choice", word, found) for word, found in (("YES", "yes"), ("no", "No"), ('"yes"', "yes"))),
+    *(("choice", word, limpet_.InvalidAnswer) for word in ("y", "6")),
+    *(("str", word, word) for word in ("yes", "42", "true", "two words")),
+    ("str", '"quoted"', "quoted"),
+    ("int", "42", 42),
+    *(("int", word, limpet_.InvalidAnswer) for word in ("4.0", '"42"', "yes", "true")),
+]
+
+
+async def test_a_typed_answer_has_the_form_that_the_request_asks_for() -> None:
+    """Yes and no for a bool, an option in any case, and a text that looks like JSON. Other types are refused."""
+    async with testing.app(asks) as app:
+        for how, typed, expected in TYPED:
+            handle = await app.start(asks, how)
+            await app.settle()
+            [request] = [each for each in await app.inbox() if each.run == handle.id]
+            plain = answer_from_text(request, typed, json_or_text(typed))
+            if expected is limpet_.InvalidAnswer:
+                with pytest.raises(limpet_.InvalidAnswer):
+                    await app.answer(request, plain, by="ann")
+            else:
+                await app.answer(request, plain, by="ann")
+                found = await handle.result()
+                assert (type(found), found) == (type(expected), expected), (how, typed)
+
+
+def test_yes_answers_a_yes_or_no_question_on_the_command_line(url: str) -> None:
+    """Also from a file, and repeated with the same command id."""
+    with sync.open(url, agents=[asks]) as app:
+        handle = app.start(asks, "bool", id="asks-1")
+        while not (found := limpet_json("inbox", "--run", "asks-1")):
+            pass
+        [request] = found
+        wrong = limpet("answer", request["id"], "perhaps")
+        assert (wrong.exit_code, "answer: expected bool, got str" in wrong.stderr) == (1, True)
+        for _ in range(2):
+            assert limpet("answer", request["id"], "yes", "--by", "ann", "--command-id", "c-1").exit_code == 0
+        assert handle.result() is True

@@ -39,7 +39,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("start order --input @{folder}/binary", 2, "wrong_usage", "not UTF-8 text"),
     ("start order --input @{folder}/nowhere", 1, "file_failed", "nowhere: No such file"),
     ("start order --input @{folder}", 1, "file_failed", "Is a directory"),
-    ("start order --input 5", 1, "contract_error", "$ is not of type string"),
+    ("start order --input 5", 1, "contract_error", ": expected str, got int"),
     ("start order", 1, "contract_error", "The input of order"),
     ("start order --input x --label team", 2, "wrong_usage", "'team' is not NAME=VALUE"),
     ("answer {request} green", 1, "invalid_answer", "pass one of red, blue"),

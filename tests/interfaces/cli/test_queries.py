@@ -128,14 +128,23 @@ def test_sessions_conversations_and_messages_are_listed(store: str) -> None:
     assert lines(limpet("sessions").stdout)[1][:3] == ["ann-1", "2", "1"]
     assert lines(limpet("conversations", "--session", "ann-1").stdout)[1][:2] == ["chat-7", "4"]
     assert limpet("conversations", "--session", "bob").stdout == "no conversations\n"
-    said = limpet("messages", "chat").stdout
+    said = re.sub(r"\d{4}-[-:\d ]+ UTC", "TIME", limpet("messages", "chat").stdout)
     assert said.splitlines() == [
-        "2  user: Is it open?",
-        "3  assistant: The harbour is closed.",
-        "4  user: And tomorrow?",
-        "5  assistant: It opens at nine.",
+        "run talk-1",
+        "   2  TIME  user: Is it open?",
+        "   3  TIME  assistant (step 1): The harbour is closed.",
+        "run talk-2",
+        "   4  TIME  user: And tomorrow?",
+        "   5  TIME  assistant (step 1): It opens at nine.",
         "Come early.",
     ]
+    assert [line[0] for line in lines(limpet("runs", "--conversation", "chat", "--user", "ann").stdout)[1:]] == [
+        "talk-2",
+        "talk-1",
+    ]
+    assert limpet("runs", "--conversation", "chat-7", "--user", "bob").stdout == "no runs\n"
+    assert limpet("messages", "refund-50.chat").stdout == "no messages\n"
+    assert "conversation  chat-7, 4 messages" in limpet("show", "talk-1").stdout
     assert [each["role"] for each in limpet_json("messages", "chat-7", "--last", "1")] == ["assistant"]
     wrong = limpet("messages", "caht-7")
     assert (wrong.exit_code, "No conversation 'caht-7'" in wrong.stderr) == (1, True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from getpass import getuser
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,25 @@ def test_say_sends_a_message_to_the_run_or_keeps_it(url: str) -> None:
         assert (said[:2], len(said)) == (["user", "user"], 3)
         for talk, text in (("c-1", "hello"), ("c-2", "for later")):
             assert [each.body["content"] for each in app.log(talk)[1:]] == [{"json": text}]
+
+
+def test_compact_replaces_the_older_messages_of_a_conversation(url: str) -> None:
+    """By a text or a model. The originals are kept."""
+    for text in ("one", "two", "three"):
+        limpet("say", "c-3", text, "--new")
+    done = limpet("compact", "c-", "They counted.", "--keep", "12", "--by", "ann")
+    assert done.stdout == "A summary replaces messages 2 to 3 of c-3.\n"
+    shown = limpet("messages", "c-3").stdout.splitlines()
+    assert [line.split("UTC  ")[1] for line in shown] == ["summary (ann): They counted.", f"user ({getuser()}): three"]
+    assert len(limpet("messages", "c-3", "--whole").stdout.splitlines()) == 3
+    again = limpet("compact", "c-3", "They counted on.", "--keep", "12").stdout
+    assert again == "Nothing was replaced: there are no older messages. Pass a smaller --keep.\n"
+    assert limpet_json("compact", "c-3", "All.", "--keep", "0")["last"] == 4
+    for args in ((), ("text", "--model", "openai:gpt-5-mini")):
+        wrong = limpet("compact", "c-3", *args)
+        assert (wrong.exit_code, "pass a summary, or --model NAME" in wrong.stderr) == (2, True)
+    wrong = limpet("compact", "c-3", "--model", "gpt")
+    assert (wrong.exit_code, "the model 'gpt'" in wrong.stderr) == (1, True)
 
 
 def test_pause_resume_signal_and_cancel_print_the_next_command(url: str) -> None:

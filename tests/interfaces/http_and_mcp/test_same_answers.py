@@ -21,9 +21,9 @@ Given = dict[str, Any]
 # Every operation: the call in Python, its command line arguments, and its parameters for the other interfaces.
 QUERIES: dict[str, tuple[Any, list[str], Given]] = {
     "runs": (
-        lambda app: app.runs(status="failed", last=5),
-        ["--status", "failed", "--last", "5"],
-        {"status": "failed", "last": 5},
+        lambda app: app.runs(status="completed", user="ann", conversation="chat-7", last=5),
+        ["--status", "completed", "--user", "ann", "--conversation", "chat-7", "--last", "5"],
+        {"status": "completed", "user": "ann", "conversation": "chat-7", "last": 5},
     ),
     "info": (lambda app: app.info("refund-50"), ["refund-50"], {"run": "refund-50"}),
     "show": (lambda app: app.show("refund-950"), ["refund-950"], {"run": "refund-950"}),
@@ -54,7 +54,7 @@ QUERIES: dict[str, tuple[Any, list[str], Given]] = {
     ),
     "verify": (lambda app: app.verify("refund-50"), ["refund-50"], {"run": "refund-50"}),
     "inbox": (lambda app: app.inbox(to="sales"), ["--to", "sales"], {"to": "sales"}),
-    "conversations": (lambda app: app.conversations(session="ann-1"), ["--session", "ann-1"], {"session": "ann-1"}),
+    "conversations": (lambda app: app.conversations(user="ann"), ["--user", "ann"], {"user": "ann"}),
     "messages": (
         lambda app: app.messages("chat-7", last=3, whole=True),
         ["chat-7", "--last", "3", "--whole"],

@@ -58,7 +58,7 @@ writer = limpet.llm_agent(
     "busy_writer",
     model=ScriptedModel(
         (calls("set_plan", items=["price", "letter"]), calls("note_fact", key="tone", value="friendly")),
-        (calls("busy_quote", carrier="post"), calls("finish_item", item="price")),
+        (calls("busy_quote", carrier="post"), calls("set_plan", done=["price"])),
         "Dear customer, the parcel costs 5.90.",
     ),
     instructions="Write a letter.",

@@ -282,7 +282,8 @@ class ApprovalGate:
         try:
             tool.unbind(edited)
         except (InvalidValue, TypeError, KeyError) as error:
-            reason = f"{tool.name} does not accept the edited arguments: {error}"
+            why = error.at("arguments") if isinstance(error, InvalidValue) else str(error)
+            reason = f"{tool.name} does not accept the edited arguments: {why}"
             raise self._x.attribute_error(InvalidAnswer(request=decided.request, reason=reason), name) from error
         found: dict[str, Any] = edited
         return found

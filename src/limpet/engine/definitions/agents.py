@@ -175,7 +175,9 @@ class Agent(Generic[In_contra, Out_co]):
         try:
             loaded = self.input_codec.load(plain)
         except InvalidValue as error:
-            raise self._contract_error("input", error, self.input_codec.faults(plain)) from error
+            raise self._contract_error(
+                "input", error, self.input_codec.faults(plain, self._name_of("input"))
+            ) from error
         return self.dump_input(loaded)
 
     def load_input(self, plain: Any, versions: Versions | None = None) -> Any:
@@ -194,7 +196,7 @@ class Agent(Generic[In_contra, Out_co]):
         try:
             return codec.load(upgraded)
         except InvalidValue as error:
-            raise self._contract_error(what, error, codec.faults(upgraded)) from error
+            raise self._contract_error(what, error, codec.faults(upgraded, self._name_of(what))) from error
 
     def dump_output(self, value: object) -> Any:
         """Return a result as JSON. Raises ContractError if it does not match the contract."""
@@ -204,15 +206,20 @@ class Agent(Generic[In_contra, Out_co]):
         try:
             plain = codec.dump(value)
         except InvalidValue as error:
-            raise self._contract_error(what, error, codec.faults(value) if _is_json(value) else ()) from error
+            faults = codec.faults(value, self._name_of(what)) if _is_json(value) else ()
+            raise self._contract_error(what, error, faults) from error
         try:
             codec.load(plain)
         except InvalidValue as error:
-            raise self._contract_error(what, error, codec.faults(plain)) from error
+            raise self._contract_error(what, error, codec.faults(plain, self._name_of(what))) from error
         return plain
 
+    def _name_of(self, what: str) -> str:
+        """Return the name of the input or result, for messages."""
+        return (self._input_name or what) if what == "input" else what
+
     def _contract_error(self, what: str, error: InvalidValue, faults: tuple[str, ...]) -> ContractError:
-        faults = faults or (f"{error.path}: {error.reason}",)
+        faults = faults or (error.at(self._name_of(what)),)
         return ContractError(agent=self.name, what=what, reason="; ".join(faults[:5])[:500], faults=faults)
 
     def contract(self) -> dict[str, Any]:

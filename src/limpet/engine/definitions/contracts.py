@@ -7,7 +7,7 @@ from msgspec import convert
 
 from limpet.engine.definitions.agents import Agent, AgentOptions
 from limpet.engine.definitions.schema_check import faults
-from limpet.engine.definitions.types import TypeCodec
+from limpet.engine.definitions.types import TYPED, TypeCodec
 from limpet.engine.definitions.upgrades import Versions
 from limpet.errors import InvalidValue, NotFound
 from limpet.events import Limits, canonical, digest
@@ -27,12 +27,12 @@ class SchemaCodec(TypeCodec):
     def load(self, plain: Any, versions: Versions | None = None) -> Any:  # noqa: ARG002 - no types, no upgrades
         """Return the value itself. Raises InvalidValue if it does not match the schema."""
         if found := faults(plain, self._schema):
-            raise InvalidValue(path="$", reason="; ".join(found))
+            raise InvalidValue(path="$", reason="; ".join(found), fix=TYPED)
         return plain
 
-    def faults(self, plain: Any) -> tuple[str, ...]:
-        """Return all mismatches of a value, each with its path."""
-        return tuple(faults(plain, self._schema))
+    def faults(self, plain: Any, name: str = "value") -> tuple[str, ...]:
+        """Return all mismatches of a value, each with its place."""
+        return tuple(faults(plain, self._schema, name))
 
     def schema(self) -> dict[str, Any]:
         """Return the schema as it was given."""

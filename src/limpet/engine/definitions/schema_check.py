@@ -1,15 +1,16 @@
 """Validation of values against the parts of JSON Schema that declared types use. It never fetches anything."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import date, datetime, time
 from math import isclose
 from typing import Any
 
+from limpet.errors import place_of
 from limpet.events import canonical
 
-__all__ = ["faults", "resolved"]
+__all__ = ["PYTHON_NAMES", "faults", "kind_of", "resolved"]
 
 Schema = Mapping[str, Any]
 # Limit of a chain of references: definitions that only refer to each other would never end.
@@ -23,12 +24,21 @@ _TYPES: Mapping[str, Callable[[Any], bool]] = {
     "array": lambda value: isinstance(value, list),
     "object": lambda value: isinstance(value, dict),
 }
+PYTHON_NAMES: Mapping[str, str] = {
+    "null": "None",
+    "boolean": "bool",
+    "integer": "int",
+    "number": "float",
+    "string": "str",
+    "array": "list",
+    "object": "dict",
+}
 _SIZES: Mapping[type, str] = {str: "Length", list: "Items", dict: "Properties"}
-_BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "minimum": lambda value, bound: value < bound,
-    "maximum": lambda value, bound: value > bound,
-    "exclusiveMinimum": lambda value, bound: value <= bound,
-    "exclusiveMaximum": lambda value, bound: value >= bound,
+_BOUNDS: Mapping[str, tuple[Callable[[Any, Any], bool], str]] = {
+    "minimum": (lambda value, bound: value < bound, "at least"),
+    "maximum": (lambda value, bound: value > bound, "at most"),
+    "exclusiveMinimum": (lambda value, bound: value <= bound, "more than"),
+    "exclusiveMaximum": (lambda value, bound: value >= bound, "less than"),
 }
 _UUID = re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}", re.IGNORECASE)
 _FORMATS: Mapping[str, Callable[[str], object]] = {
@@ -38,28 +48,40 @@ _FORMATS: Mapping[str, Callable[[str], object]] = {
 }
 
 
-def faults(value: Any, schema: Schema) -> list[str]:
-    """Return all mismatches of a value, each with its path as text; an empty list if the value fits."""
+def faults(value: Any, schema: Schema, name: str = "value") -> list[str]:
+    """Return all mismatches of a value, such as "order.cents: expected int, got str"; an empty list if it fits.
+
+    `name` is that of the whole value, for a mismatch of the value itself.
+    """
     try:
-        return list(_faults(value, schema, schema, "$"))
+        return [f"{place_of(path, name)}: {reason}" for path, reason in _faults(value, schema, schema, "$")]
     except RecursionError:
-        return ["$: the schema has endless references"]
+        return [f"{name}: the schema has endless references"]
 
 
-def _faults(value: Any, schema: Schema, root: Schema, path: str) -> Iterator[str]:
+def kind_of(value: Any) -> str:
+    """Return the name of a value's type, for people."""
+    return "None" if value is None else type(value).__name__
+
+
+Fault = tuple[str, str]
+"""A path, and the reason."""
+
+
+def _faults(value: Any, schema: Schema, root: Schema, path: str) -> Iterator[Fault]:
     found = resolved(schema, root)
     if found is None:
-        yield f"{path}: the schema refers to {schema['$ref']}, which does not exist"
+        yield path, f"the schema refers to {schema['$ref']}, which does not exist"
         return
     schema = found
     yield from _alternatives(value, schema, root, path)
     kinds = schema.get("type")
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if kinds is not None and not any(_TYPES.get(kind, lambda _: True)(value) for kind in kinds):
-        yield f"{path} is not of type {' or '.join(kinds)}"
+        yield path, _expected(kinds, value)
         return
     for wrong in _CHECKS:
-        yield from (f"{path} {each}" for each in wrong(value, schema))
+        yield from ((path, each) for each in wrong(value, schema))
     if isinstance(value, dict):
         yield from _members(value, schema, root, path)
     elif isinstance(value, list):
@@ -67,30 +89,57 @@ def _faults(value: Any, schema: Schema, root: Schema, path: str) -> Iterator[str
             yield from _faults(item, _item_schema(schema, index), root, f"{path}[{index}]")
 
 
-def _alternatives(value: Any, schema: Schema, root: Schema, path: str) -> Iterator[str]:
+def _expected(kinds: Iterable[str], value: Any) -> str:
+    return f"expected {' or '.join(PYTHON_NAMES.get(kind, kind) for kind in kinds)}, got {kind_of(value)}"
+
+
+def _alternatives(value: Any, schema: Schema, root: Schema, path: str) -> Iterator[Fault]:
     for word in ("anyOf", "oneOf"):
-        if word in schema and all(list(_faults(value, each, root, path)) for each in schema[word]):
-            yield f"{path} matches none of the alternatives"
+        found = [(each, list(_faults(value, each, root, path))) for each in schema.get(word, ())]
+        if found and all(wrong for _, wrong in found):
+            yield from _nearest(value, found, root, path)
     for each in schema.get("allOf", ()):
         yield from _faults(value, each, root, path)
     if "not" in schema and not list(_faults(value, schema["not"], root, path)):
-        yield f"{path} matches a schema that it must not match"
+        yield path, "matches a schema that it must not match"
+
+
+def _nearest(value: Any, alternatives: list[tuple[Schema, list[Fault]]], root: Schema, path: str) -> Iterator[Fault]:
+    """Yield the mismatches of the only alternative with the value's type; otherwise name all of them."""
+    kinds = [(resolved(each, root) or {}).get("type") for each, _ in alternatives]
+    near = [
+        wrong
+        for kind, (_, wrong) in zip(kinds, alternatives, strict=True)
+        if isinstance(kind, str) and _TYPES.get(kind, lambda _: False)(value)
+    ]
+    if len(near) == 1:
+        yield from near[0]
+    elif all(isinstance(kind, str) for kind in kinds) and not near:
+        yield path, _expected(dict.fromkeys(map(str, kinds)), value)
+    else:
+        yield path, "matches none of the alternatives"
 
 
 def _choice(value: Any, schema: Schema) -> Iterator[str]:
-    if "enum" in schema and value not in schema["enum"]:
-        yield f"is not one of {schema['enum']}"
-    if "const" in schema and value != schema["const"]:
-        yield f"is not {schema['const']!r}"
+    if "enum" in schema and not any(_is_same(value, each) for each in schema["enum"]):
+        yield f"expected one of {schema['enum']}"
+    if "const" in schema and not _is_same(value, schema["const"]):
+        yield f"expected {schema['const']!r}"
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """Return whether two JSON values are the same: True is not 1, and 1.0 is not 1."""
+    return type(value) is type(other) and bool(value == other)
 
 
 def _number(value: Any, schema: Schema) -> Iterator[str]:
     if not _TYPES["number"](value):
         return
-    if any(word in schema and is_out(value, schema[word]) for word, is_out in _BOUNDS.items()):
-        yield "is out of bounds"
+    for word, (is_out, text) in _BOUNDS.items():
+        if word in schema and is_out(value, schema[word]):
+            yield f"expected {text} {schema[word]}"
     if "multipleOf" in schema and not _is_multiple(value, schema["multipleOf"]):
-        yield f"is not a multiple of {schema['multipleOf']}"
+        yield f"expected a multiple of {schema['multipleOf']}"
 
 
 def _is_multiple(value: float, of: float) -> bool:
@@ -129,16 +178,16 @@ def _text(value: Any, schema: Schema) -> Iterator[str]:
 _CHECKS = (_choice, _number, _size, _text)
 
 
-def _members(value: dict[str, Any], schema: Schema, root: Schema, path: str) -> Iterator[str]:
+def _members(value: dict[str, Any], schema: Schema, root: Schema, path: str) -> Iterator[Fault]:
     known, more = schema.get("properties", {}), schema.get("additionalProperties", True)
     for name in schema.get("required", ()):
         if name not in value:
-            yield f"{path}.{name} is missing"
+            yield f"{path}.{name}", "missing"
     for name, member in value.items():
         if name in known:
             yield from _faults(member, known[name], root, f"{path}.{name}")
         elif more is False:
-            yield f"{path}.{name} is unknown"
+            yield f"{path}.{name}", f"unknown; expected {', '.join(known) or 'nothing'}"
         elif isinstance(more, Mapping):
             yield from _faults(member, more, root, f"{path}.{name}")
 

@@ -29,7 +29,7 @@ from limpet.engine.definitions.call_context import is_in_agent
 from limpet.engine.definitions.traits import EFFECTS, Effect, Traits
 from limpet.engine.definitions.types import TypeCodec, codec_of
 from limpet.engine.definitions.upgrades import Versions
-from limpet.errors import DefinitionError, WrongCall
+from limpet.errors import DefinitionError, InvalidArgument, InvalidValue, WrongCall
 from limpet.events import Spent
 from limpet.policy.retry import READ_RETRY, Retry, as_retry
 from limpet.redaction import NOTHING, Redaction
@@ -156,7 +156,12 @@ class Tool(Generic[P, T_co, R_co]):
                     properties[name] = {"type": "object", "additionalProperties": found}
                 case _:
                     properties[name] = found
-        required = [name for name in properties if name in self._required]
+        various = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        required = [
+            name
+            for name in properties
+            if name in self._required and self._signature.parameters[name].kind not in various
+        ]
         schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
         return {**schema, "$defs": definitions} if definitions else schema
 
@@ -225,7 +230,7 @@ class Tool(Generic[P, T_co, R_co]):
         An argument in `live` is passed as the object from the code, unless its recorded form was edited.
         """
         if not live and self._plain_names is not None and self._required <= given.keys() <= self._known:
-            return (), {name: self._codecs[name].load(value) for name, value in given.items()}
+            return (), {name: self._load_alone(name, value) for name, value in given.items()}
         real = {name: each.value for name, each in live.items() if given.get(name, each.recorded) == each.recorded}
         bound = self._signature.bind_partial()
         bound.arguments.update({name: self._load(name, value) for name, value in given.items() if name not in real})
@@ -285,26 +290,45 @@ class Tool(Generic[P, T_co, R_co]):
         """Whether a default contains a secret, so that a passed secret could look like the default."""
         return any(_has_mark(each) for each in self._defaults.values())
 
+    @property
+    def returns(self) -> str:
+        """Annotation of the result, as it is written."""
+        return self._codecs["return"].annotation
+
     def _plain_alone(self, name: str, value: Any) -> Any:
-        return self._codecs[name].plain(value)
+        try:
+            return self._codecs[name].plain(value)
+        except InvalidValue as error:
+            raise self._invalid(name, error) from error
+
+    def _load_alone(self, name: str, value: Any) -> Any:
+        try:
+            return self._codecs[name].load(value)
+        except InvalidValue as error:
+            raise self._invalid(name, error) from error
+
+    def _invalid(self, name: str, error: InvalidValue) -> InvalidArgument:
+        """Return the error of a value as that of an argument."""
+        fix = f"{self.name} was not called. It takes {name}: {self._codecs[name].annotation}."
+        return InvalidArgument(path=f"{name}{error.path[1:]}", reason=error.reason, fix=fix)
 
     def _plain(self, name: str, value: Any) -> Any:
         match self._signature.parameters[name].kind:
             case inspect.Parameter.VAR_POSITIONAL:
-                return [self._codecs[name].plain(each) for each in value]
+                return [self._plain_alone(name, each) for each in value]
             case inspect.Parameter.VAR_KEYWORD:
-                return {key: self._codecs[name].plain(each) for key, each in value.items()}
+                return {key: self._plain_alone(name, each) for key, each in value.items()}
             case _:
                 return self._plain_alone(name, value)
 
     def _load(self, name: str, value: Any) -> Any:
         match self._signature.parameters[name].kind:
             case inspect.Parameter.VAR_POSITIONAL:
-                return tuple(self._codecs[name].load(each) for each in value)
+                return tuple(self._load_alone(name, each) for each in value)
             case inspect.Parameter.VAR_KEYWORD:
-                return {key: self._codecs[name].load(each) for key, each in value.items()}
+                return {key: self._load_alone(name, each) for key, each in value.items()}
             case _:
-                return self._codecs[name].load(value)
+                return self._load_alone(name, value)
 
 
 class Source(Protocol):

@@ -7,27 +7,29 @@ marker in JSON, and loads without its value.
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache, partial
-from inspect import Parameter
+from inspect import Parameter, formatannotation
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from limpet.engine.definitions.schema_check import faults
+from limpet.engine.definitions.schema_check import PYTHON_NAMES, faults, kind_of
 from limpet.engine.definitions.upgrades import Versions, check_known, has_fields, upgraded, versions_of
-from limpet.errors import DefinitionError, InvalidValue
+from limpet.errors import DefinitionError, InvalidValue, place_of
 from limpet.events import canonical
 from limpet.secret import MARK, SCHEMA, Secret, hidden, is_secret
 
-__all__ = ["TypeCodec", "codec_of"]
+__all__ = ["TYPED", "TypeCodec", "codec_of"]
 
 # Not converted, so that `canonical` refuses them: JSON has no bytes.
 _NOT_JSON = (bytes, bytearray, memoryview)
 _UNDECLARED = (Any, object, Parameter.empty)
 # Types whose values are JSON already.
 _PLAIN = (str, int, float, bool, type(None))
+TYPED = "Pass a value of the declared type; as JSON, with the same names and types."
 # The text that pydantic shows for its own secrets.
 _STARS = "*" * 10
 
@@ -61,7 +63,7 @@ class TypeCodec:
         except InvalidValue:
             raise
         except Exception as error:  # errors of msgspec, of pydantic, or of a user's model
-            raise InvalidValue(path="$", reason=_reason(error)) from error
+            raise _invalid(error) from error
 
     def load(self, plain: Any, versions: Versions | None = None) -> Any:
         """Return a value of the declared type. Raises InvalidValue if the JSON does not match it.
@@ -79,7 +81,7 @@ class TypeCodec:
         except InvalidValue:
             raise
         except Exception as error:  # errors of msgspec, of pydantic, or of a user's model
-            raise InvalidValue(path="$", reason=_reason(error)) from error
+            raise _invalid(error) from error
 
     def upgrade(self, plain: Any, versions: Versions) -> Any:
         """Upgrade JSON that was stored with these versions of types to the current ones."""
@@ -88,13 +90,22 @@ class TypeCodec:
         check_known(versions, self.versions)
         return upgraded(self._hint, plain, versions, _fits)
 
-    def faults(self, plain: Any) -> tuple[str, ...]:
-        """Return all mismatches of a value, each with its path; an empty tuple if it loads."""
+    @property
+    def annotation(self) -> str:
+        """The annotation for people: without the names of modules."""
+        return re.sub(r"\b(?:[A-Za-z_]\w*\.)+(?=\w)", "", formatannotation(self._hint))
+
+    def faults(self, plain: Any, name: str = "value") -> tuple[str, ...]:
+        """Return all mismatches of a value, each with its place; an empty tuple if it loads.
+
+        `name` is that of the whole value.
+        """
         try:
             self.load(plain)
         except InvalidValue as error:
-            found = _each(error.__cause__) if self._adapter is not None else faults(plain, self.schema())
-            return tuple(found) or (f"$: {error.reason}",)
+            if self._adapter is None:
+                return tuple(faults(plain, self.schema(), name)) or (error.at(name),)
+            return tuple(f"{place_of(path, name)}: {why}" for path, why in _each(error.__cause__)) or (error.at(name),)
         return ()
 
     def schema(self) -> dict[str, Any]:
@@ -227,18 +238,63 @@ def _with_marks(plain: Any, value: Any) -> Any:
     return plain
 
 
-def _each(error: Any) -> list[str]:
-    """Return pydantic's errors, each with its path."""
+def _invalid(error: BaseException) -> InvalidValue:
+    """Return the error for a value that msgspec or pydantic refused. If it has several faults, the reason has all."""
+    (path, reason), *others = _each(error) or [_split(str(error) or type(error).__name__)]
+    text = "; ".join([reason, *(f"{place_of(where, 'value')}: {why}" for where, why in others)])
+    return InvalidValue(path=path, reason=" ".join(text.split())[:500], fix=TYPED)
+
+
+def _each(error: Any) -> list[tuple[str, str]]:
+    """Return pydantic's errors, each with its path. They do not contain the input, only its type."""
     if not hasattr(error, "errors"):
         return []
-    return [f"{_path(found['loc'])}: {found['msg']}" for found in error.errors(include_url=False, include_input=False)]
+    return [(_path(found["loc"]), _pydantic_reason(found)) for found in error.errors(include_url=False)]
+
+
+def _pydantic_reason(found: Mapping[str, Any]) -> str:
+    if found["type"] == "missing":
+        return "missing"
+    said = str(found["msg"])
+    expected = _PYDANTIC_NAMES.get(found["type"]) or said.removeprefix("Input should be ")
+    return said if expected == said else f"expected {expected}, got {kind_of(found['input'])}"
 
 
 def _path(place: Sequence[str | int]) -> str:
     return "$" + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in place)
 
 
-def _reason(error: BaseException) -> str:
-    """Return an error in one line, without the input, which pydantic would repeat."""
-    text = "; ".join(_each(error)) or str(error)
-    return " ".join(text.split())[:500] or type(error).__name__
+_PYDANTIC_NAMES: Mapping[str, str] = {
+    "int_type": "int",
+    "string_type": "str",
+    "bool_type": "bool",
+    "float_type": "float",
+    "list_type": "list",
+    "dict_type": "dict",
+}
+_NOT_DUMPED = re.compile(r"Pydantic.*Expected `([^`]*)`.*input_type=(\w+)", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(.*)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Return the path and the reason in a text of msgspec, such as "Expected `int`, got `str` - at `$.cents`".
+
+    Of pydantic's warnings when it dumps a value, only the types are kept, because they contain the value.
+    """
+    if refused := _NOT_DUMPED.match(text):
+        return "$", f"expected {_python_names(refused[1])}, got {refused[2]}"
+    reason, _, path = text.partition(" - at `")
+    path = path.removesuffix("`") or "$"
+    if missing := _MISSING.fullmatch(reason):
+        return f"{path}.{missing[1]}", "missing"
+    if unknown := _UNKNOWN.fullmatch(reason):
+        return f"{path}.{unknown[1]}", "unknown"
+    if reason.startswith("Expected `"):
+        reason = re.sub("`([^`]*)`", lambda found: _python_names(found[1]), reason)
+        return path, f"e{reason[1:]}"
+    return path, reason
+
+
+def _python_names(kinds: str) -> str:
+    return " or ".join(PYTHON_NAMES.get(kind.strip(), kind.strip()) for kind in kinds.split("|"))

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from limpet.context.brief import Brief
 from limpet.state import Status
 
-__all__ = ["EventView", "PositionInfo", "Request", "RunInfo", "RunInput", "Status", "WaitsFor"]
+__all__ = ["EventView", "PositionInfo", "Request", "RunInfo", "RunInput", "Status", "WaitKind", "WaitsFor"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +32,14 @@ class PositionInfo:
         return self.text
 
 
+WaitKind = Literal["person", "signal", "run", "time", "worker", "operator"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class WaitsFor:
     """One condition that a run waits for."""
 
-    what: Literal["person", "signal", "run", "time", "worker", "operator"]
+    what: WaitKind
     key: str
     """The request, signal, run, agent or reason; "" for a time."""
     text: str
@@ -63,6 +66,8 @@ class RunInfo:
     ended: datetime | None = None
     user: str | None = None
     session: str | None = None
+    conversation: str = ""
+    """The conversation that the run takes part in: the one it was started in, or else its own."""
     parent: str | None = None
     fork_of: str | None = None
     """The run that this one was forked from."""

@@ -53,6 +53,10 @@ class Lookup:
         for scope in enclosing_scopes(scope_of(name)):
             self._last_steps[scope] = number
 
+    def last_step_in(self, scope: str) -> int | None:
+        """Return the last step that the code called in a scope."""
+        return self._last_steps.get(scope)
+
     def last_step(self, scope: str) -> int | None:
         """Return the last step that the code called in a scope, or else around it."""
         found = (self._last_steps.get(each) for each in enclosing_scopes(scope))

@@ -19,6 +19,7 @@ from limpet.engine.definitions.agents import Agent, Budget
 from limpet.engine.definitions.tools import Tool
 from limpet.engine.execution.execution import as_caller, enter_thread, set_scope
 from limpet.engine.replay.scopes import Scope
+from limpet.engine.run.compaction import Summarise, Summariser
 from limpet.engine.run.conversation import Message, Role
 from limpet.engine.run.run import Run, ScopeEntry, Turn, Turns
 from limpet.engine.run.working_state import PatchOptions, SentPatch, State
@@ -293,6 +294,12 @@ class BlockingRun(Generic[S]):
     def messages(self, *, last: int | None = None) -> list[Message]:
         """Return the messages of the run's conversation in order; see `Run.messages`."""
         return self._bridge.call(lambda: self._run.messages(last=last))
+
+    def compact(
+        self, summarise: Summarise | Summariser, /, *, above: int | None = None, keep: int | None = None
+    ) -> bool:
+        """Let a summary replace the older messages of the conversation; see `Run.compact`."""
+        return self._bridge.call(lambda: self._run.compact(summarise, above=above, keep=keep))
 
     def context(self, *, max_tokens: int | None = None, max_bytes: int | None = None) -> ContextSlice:
         """Return the most important part of the state and the messages that fits the limits."""

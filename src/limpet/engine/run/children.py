@@ -176,7 +176,7 @@ class Children:
         elif returned.contract == called.contract or is_replayed:
             return
         else:
-            faults = list((await self._resolve(agent)).output_codec.faults(output))
+            faults = list((await self._resolve(agent)).output_codec.faults(output, "result"))
             if not faults:
                 return
             await x.record(refusal, faults)

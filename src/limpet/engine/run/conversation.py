@@ -1,8 +1,11 @@
 """A run's conversation: append messages, and read the same messages in every execution."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
+
+from msgspec import structs
 
 from limpet.context.slice import SliceMessage
 from limpet.engine.execution.execution import Execution
@@ -12,9 +15,10 @@ from limpet.errors import InvalidArgument
 from limpet.events import Payload, digest
 from limpet.events import bodies as b
 from limpet.ids import LONGEST_ID
-from limpet.journal import ConversationWriter, Entry, OutgoingMessages, Summary, latest
+from limpet.journal import ConversationWriter, Entry, OutgoingMessages, Summary, latest, replaced
 from limpet.stores import Leg, Store
 from limpet.stores.blobs import MESSAGE_INLINE, Blob
+from limpet.times import to_datetime
 
 __all__ = [
     "CHAT",
@@ -56,6 +60,12 @@ class Message:
     """Name of the tool, if the message is a tool's result."""
     by: str = ""
     """Who sent it, if that is known: the name of a person or service."""
+    run: str | None = None
+    """The run that added it. None for a message that no run has received."""
+    step: int | None = None
+    """Number of the run's step that it belongs to: a model call, a tool call, or the last step before `run.say`."""
+    time: datetime
+    """When it was added."""
 
     def spoken(self) -> SliceMessage:
         """Return the message in the form that a context slice uses."""
@@ -86,12 +96,16 @@ class RunConversation:
     def message(
         self, role: Role | Literal["tool"], content: Any, *, reply: Any = None, **more: Any
     ) -> tuple[b.MessageAdded, list[Blob]]:
-        """Return a message and its blobs. `reply` is the reply as its step recorded it, which is stored once."""
+        """Return a message and its blobs. `reply` is the reply as its step recorded it, which is stored once.
+
+        The message belongs to the last step that the code called, unless a user sent it or `number` names another.
+        """
         store = self._x.kit.store
         packed, blobs = store.pack(content, inline=MESSAGE_INLINE)
         if reply is not None:
             more["reply"], others = store.pack(reply, inline=MESSAGE_INLINE)
             blobs = (*blobs, *others)
+        more.setdefault("number", None if role == "user" else self._x.last_step())
         added = b.MessageAdded(message=self._x.kit.ids.new(), role=role, content=packed, run=self._x.run, **more)
         return added, list(blobs)
 
@@ -133,6 +147,14 @@ class RunConversation:
     ) -> None:
         """Append messages, each with its blobs."""
         await self.put(name, record, [message for message, _ in added], [blob for _, blobs in added for blob in blobs])
+
+    def summary(
+        self, text: str, gone: Collection[int], shown: Iterable[int], summaries: Iterable[Summary]
+    ) -> tuple[b.ConversationCompacted, tuple[Blob, ...]]:
+        """Return the event that replaces messages by a summary, and its blobs; see `replaced`."""
+        packed, blobs = self._x.kit.store.pack(text)
+        body = replaced(gone, shown, summaries, packed)
+        return structs.replace(body, run=self._x.run, number=self._x.last_step()), blobs
 
     async def keep_unread(self, signals: Sequence[b.SignalReceived]) -> Leg:
         """Return the append that keeps messages which an ending run has not received, for the next run."""
@@ -190,7 +212,17 @@ async def shown(store: Store, found: Sequence[Entry | Summary]) -> list[Message]
 def _shown(each: Entry | Summary, content: Any, tools: dict[str, str]) -> Message:
     """Return one message. `tools` maps the ids of the calls so far to their tools."""
     if isinstance(each, Summary):
-        return Message(role="system", text=text_of(content), seq=each.seq, is_summary=True)
+        body = each.compacted
+        return Message(
+            role="system",
+            text=text_of(content),
+            seq=each.seq,
+            is_summary=True,
+            by=body.by,
+            run=body.run,
+            step=body.number,
+            time=to_datetime(each.time),
+        )
     calls = content.get("calls") if isinstance(content, Mapping) else None
     made = [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
     tools.update({str(call.get("id")): str(call.get("name")) for call in made})
@@ -201,4 +233,7 @@ def _shown(each: Entry | Summary, content: Any, tools: dict[str, str]) -> Messag
         calls=tuple(f"{call.get('name')}({call.get('args') or ''})" for call in made),
         tool=tools.get(each.message.call or "", ""),
         by=each.message.by,
+        run=each.message.run,
+        step=each.message.number,
+        time=to_datetime(each.time),
     )

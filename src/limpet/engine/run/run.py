@@ -28,6 +28,7 @@ from limpet.engine.replay.history import Record
 from limpet.engine.replay.scopes import Scope
 from limpet.engine.run.artifacts import Artifacts
 from limpet.engine.run.children import CallOptions, Children, OutgoingCall
+from limpet.engine.run.compaction import Compaction, RunCompaction, Summarise, Summariser, as_summariser
 from limpet.engine.run.conversation import USER, Message, Role, RunConversation, task_of
 from limpet.engine.run.messenger import Messenger, id_of
 from limpet.engine.run.missed_awaits import AwaitTracker, track_awaits
@@ -35,7 +36,7 @@ from limpet.engine.run.working_state import PatchOptions, SentPatch, State, Stat
 from limpet.engine.steps.steps import Steps
 from limpet.engine.waits.questions import QuestionOptions, Questions
 from limpet.engine.waits.waits import Waits
-from limpet.errors import Expired, InvalidArgument
+from limpet.errors import Expired, InvalidArgument, InvalidValue
 from limpet.events import Artifact, PlanStatus, Revision, StatePatch, canonical, inline
 from limpet.events import bodies as b
 from limpet.state.patch import Working, rebased
@@ -88,6 +89,7 @@ class Run(Generic[S]):
         self._messenger = Messenger(execution, self._steps)
         self.conversation = RunConversation(execution)
         """The run's conversation; used by LLM agents."""
+        self._compaction = RunCompaction(execution, self._steps, self.conversation)
         self.calls = AwaitTracker()
         """Calls of the run's methods, to find those that are never awaited."""
         self._cached_state: tuple[int, State[S]] | None = None
@@ -340,8 +342,14 @@ class Run(Generic[S]):
         await self.conversation.say(name, self._x.find(name, b.MessageSaid), text, "user", sender)
 
     async def _receive(self, verb: str, record: Record | None, signal: str, type: type[T], expires: int | None) -> T:
-        received = await self._signal(verb, record, signal, expires)
-        value: T = codec_of(type).load(await self._x.unpack(received.value))
+        received, codec = await self._signal(verb, record, signal, expires), codec_of(type)
+        plain = await self._x.unpack(received.value)
+        try:
+            value: T = codec.load(plain)
+        except InvalidValue as error:
+            fix = f"`run.receive({signal!r}, …)` expects {codec.annotation}. Send such a value: `limpet signal`."
+            wrong = InvalidValue(path=f"signal {signal}{error.path[1:]}", reason=error.reason, fix=fix)
+            raise self._x.attribute_error(wrong, verb) from error
         return value
 
     async def _signal(self, verb: str, record: Record | None, signal: str, expires: int | None) -> b.SignalReceived:
@@ -451,6 +459,19 @@ class Run(Generic[S]):
         """
         name = self._x.take_name("messages")
         return self.conversation.messages(name, self._x.find(name, b.ValueRecorded), last)
+
+    def compact(
+        self, summarise: Summarise | Summariser, /, *, above: int | None = None, keep: int | None = None
+    ) -> Coroutine[Any, Any, bool]:
+        """Let a summary replace the older messages of the conversation if it has more than `above` tokens.
+
+        The newest `keep` tokens stay, and a tool call stays with its result. `summarise` is a function that takes a
+        list of messages and returns a text, or `limpet.summarise_with(model)`; it is called as a step. By default,
+        `above` is 60,000 for a function and three quarters of the model's window, and `keep` a third of it. Returns
+        whether messages were replaced; there may be more to replace. If the step fails, nothing is replaced, and the
+        run gets a risk flag. The original messages are kept.
+        """
+        return self._compaction.compact(as_summariser(summarise, "summarise"), Compaction(above=above, keep=keep))
 
     def context(
         self, *, max_tokens: int | None = None, max_bytes: int | None = None

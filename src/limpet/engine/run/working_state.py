@@ -105,7 +105,7 @@ class State(Generic[S]):
         try:
             loaded: S = self._data.load(msgspec.json.decode(raw), self.working.data_versions)
         except InvalidValue as error:
-            reason = f"does not match the declared type: {error.reason}"
+            reason = f"does not match the declared type: {error.at('data')}"
             raise InvalidValue(path="$.data", reason=reason) from error
         return loaded
 

@@ -79,7 +79,8 @@ class Steps:
         """Return the step that the code calls now, and its record. This assigns the step's name in the log and its
         number.
 
-        The arguments of a model call are not compared with the log, so that instructions can be edited.
+        Raises InvalidArgument if the tool's annotations do not accept the arguments. The arguments of a model call are
+        not compared with the log, so that instructions can be edited.
         """
         check_tool(tool)
         redaction = self._x.kit.store.redaction
@@ -88,13 +89,16 @@ class Steps:
         asked = "" if tool.kind == "model" else sha256(encoded).hexdigest()
         name = name or self._x.take_name(tool.step_name)
         record = self._x.find(name, b.StepStarted, asked, tool.args_versions)
+        is_live = redaction.is_on or tool.has_secret_default or MARKED in encoded
+        live = tool.live(args, kwargs, redaction) if is_live else {}
+        if record is None:
+            tool.unbind(bound, live)  # before it starts: an invalid argument must not leave an unknown outcome
         number = self.approvals.number_of(name)
         if record is not None and isinstance(record.opened, b.StepStarted):
             number = record.opened.number
         step = Step(tool, name, number or self._x.lookup.new_number(), bound, asked, encoded)
+        step.live = live
         self._x.lookup.note_step(name, step.number)
-        if redaction.is_on or tool.has_secret_default or MARKED in encoded:
-            step.live = tool.live(args, kwargs, redaction)
         return step, record
 
     async def run(self, step: Step, record: Record | None) -> Any:
@@ -420,7 +424,7 @@ class Steps:
         try:
             packed, blobs = step.pack(self._x.kit.store, step.tool.plain_result(output))
         except InvalidValue as error:
-            return self._add(b.StepCompleted(**place, unavailable=failure_of(error), spent=spent))
+            return self._add(b.StepCompleted(**place, unavailable=_result_failure(step, error), spent=spent))
         body = b.StepCompleted(**place, output=packed, spent=spent)
         self._x.journal.add(body, blobs=blobs)
         return body
@@ -533,7 +537,7 @@ class Steps:
         try:
             return step.tool.load_result(output, versions)
         except InvalidValue as error:
-            failure, fix = failure_of(error), ""
+            failure, fix = _result_failure(step, error), ""
             if isinstance(settled, b.StepResolved):
                 fix = ANSWER_WITH_RESULT
                 if output is None:  # a person answered without a result
@@ -553,6 +557,12 @@ class Steps:
         if failure.traceback:
             error.add_note(failure.traceback.rstrip())  # not as `__cause__`, which a replay could not restore
         return self._x.attribute_error(error, step.name)
+
+
+def _result_failure(step: Step, error: InvalidValue) -> Failure:
+    """Return the failure of a result that cannot be stored, or does not have the tool's type."""
+    text = f"{error.at('result')}; {step.tool.name} is annotated to return {step.tool.returns}"
+    return replace(failure_of(error), message=text)
 
 
 def _new(step: Step) -> NewStep:

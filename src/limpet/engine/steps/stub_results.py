@@ -54,7 +54,7 @@ class StubResults:
             loaded = step.tool.load_result(value, None if known is None else known.versions)
             value = step.tool.plain_result(loaded)
         except InvalidValue as error:
-            raise NotStubbed(tool=step.tool.name, number=step.number, reason=error.reason) from error
+            raise NotStubbed(tool=step.tool.name, number=step.number, reason=error.at("result")) from error
         return value, known is None
 
     async def _known(self, step: Step) -> Payload | None:

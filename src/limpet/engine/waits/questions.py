@@ -94,7 +94,7 @@ class Questions:
         try:
             return wanted.load(_value_of(decided.answer, await x.unpack(decided.answer.answer)))
         except InvalidValue as error:
-            raise x.attribute_error(InvalidAnswer(request=decided.request, reason=error.reason), name) from error
+            raise x.attribute_error(InvalidAnswer(request=decided.request, reason=error.at("answer")), name) from error
 
 
 def _value_of(answer: b.RequestAnswered, value: Any) -> Any:

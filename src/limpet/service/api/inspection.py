@@ -1,6 +1,6 @@
 """Inspect runs: lists, reports, steps, events, states, differences, prompts and artifacts."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ import msgspec
 
 from limpet.arguments import checked
 from limpet.context.slice import ContextSlice
-from limpet.engine.execution.views import EventView, Request, RunInfo, RunInput, Status
+from limpet.engine.execution.views import EventView, Request, RunInfo, RunInput, Status, WaitKind
 from limpet.engine.run.artifacts import read_whole
 from limpet.errors import InvalidArgument
 from limpet.events import Payload
@@ -30,6 +30,7 @@ from limpet.service.operation import (
     Last,
     Limit,
     Param,
+    Resource,
     RunId,
     StepNumber,
     query,
@@ -38,11 +39,12 @@ from limpet.service.page import Page, number_of
 from limpet.service.prompts import PromptView, context_of, read_prompt
 from limpet.service.queries import check_last, check_status
 from limpet.service.report import Report, outcome, report
-from limpet.service.resolve import each_run, run_of
+from limpet.service.resolve import each_run, run_of, runs_in
 from limpet.service.steps import StepInfo, step_infos
+from limpet.service.tasks import filter_of, read_task
 from limpet.service.timeline import TimelineRow, timeline
 from limpet.service.views import event_views, read_end, request_of, run_info
-from limpet.state import ENDED
+from limpet.state import ENDED, TaskRecord, TaskState
 from limpet.stores import RequestFilter, RunFilter, RunRow
 from limpet.stores.api.base import LARGEST_PAGE
 from limpet.stores.fork_reads import StepRange
@@ -64,7 +66,7 @@ class Inspection(AppCore):
     topic = "Inspect runs"
 
     @query("/runs", example="--status failed --last 5")
-    async def runs(
+    async def runs(  # noqa: PLR0913 - all by name, and few at a time
         self,
         *,
         status: Annotated[
@@ -72,8 +74,15 @@ class Inspection(AppCore):
             Param(description="Only runs with this status.", examples=["failed"]),
             InDoors(Status | None),
         ] = None,
+        waits_for: Annotated[
+            WaitKind | None, Param(description="Only runs that wait for this.", examples=["person"])
+        ] = None,
         agent: AgentName = None,
         session: Annotated[str | None, Param(description="Only this session.", examples=["ann-1"])] = None,
+        user: Annotated[str | None, Param(description="Only this user.", examples=["ann"])] = None,
+        conversation: Annotated[
+            str | None, Param(description="Only this conversation.", examples=["chat-7"]), Resource("conversation")
+        ] = None,
         last: Last = 50,
         cursor: Cursor = None,
     ) -> Page[RunInfo]:
@@ -83,16 +92,49 @@ class Inspection(AppCore):
         """
         check_last(last)
         check_status(status)
-        where = RunFilter(status=(status,) if status else (), agent=agent, session=session)
-        rows: list[RunRow] = []
-        async for row in each_run(self.store, where, page=min(last + 1, LARGEST_PAGE), before=number_of(cursor)):
-            if agent is not None or not row.agent.startswith(OWN):
-                rows.append(row)
-            if len(rows) > last:
-                break
+        where = RunFilter(
+            status=(status,) if status else (),
+            waits=None if waits_for == "worker" else waits_for,
+            agent=agent,
+            session=session,
+            user=user,
+        )
         fleet = await self._live_workers()
-        found = [run_info(row, fleet.waits_for(row)) for row in rows[:last]]
-        return Page(found, str(rows[last - 1].number) if len(rows) > last else None)
+        pages: dict[str, Any] = {"page": min(last + 1, LARGEST_PAGE), "before": number_of(cursor)}
+        found = (
+            each_run(self.store, where, **pages)
+            if conversation is None
+            else runs_in(self.store, conversation, where, **pages)
+        )
+
+        def is_shown(row: RunRow) -> bool:
+            is_own = agent is None and row.agent.startswith(OWN)
+            return not is_own and (waits_for is None or any(each.what == waits_for for each in fleet.waits_for(row)))
+
+        page = await _newest(found, last, is_shown)
+        return Page([run_info(row, fleet.waits_for(row)) for row in page], page.next)
+
+    @query("/runs/{run}/task", example="ticket-42")
+    async def task(self, run: RunId, /) -> TaskRecord:
+        """Show a run as a task record: id, user input, state, result, error, and the times of creation and update."""
+        await run_of(self.store, run)
+        return await read_task(self.store, run)
+
+    @query("/tasks", example="--state awaiting_user")
+    async def tasks(
+        self,
+        *,
+        state: Annotated[TaskState | None, Param(description="Only tasks in this state.", examples=["failed"])] = None,
+        agent: AgentName = None,
+        last: Last = 50,
+        cursor: Cursor = None,
+    ) -> Page[TaskRecord]:
+        """List runs as task records, the newest first. A run that waits for a person is `awaiting_user`."""
+        check_last(last)
+        where, size = filter_of(state, agent=agent), min(last + 1, LARGEST_PAGE)
+        found = each_run(self.store, where, page=size, before=number_of(cursor))
+        page = await _newest(found, last, lambda row: agent is not None or not row.agent.startswith(OWN))
+        return Page([await read_task(self.store, row.id) for row in page], page.next)
 
     @query("/runs/{run}/info", example="ticket-42")
     async def info(self, run: RunId, /) -> RunInfo:
@@ -284,3 +326,14 @@ class Inspection(AppCore):
         necessary.
         """
         return await self.store.unpack(msgspec.convert(payload, Payload)) if "blob" in payload else payload.get("json")
+
+
+async def _newest(rows: AsyncIterator[RunRow], last: int, is_shown: Callable[[RunRow], bool]) -> Page[RunRow]:
+    """Return the first `last` rows that are shown, and where the next page starts."""
+    found: list[RunRow] = []
+    async for row in rows:
+        if is_shown(row):
+            found.append(row)
+        if len(found) > last:
+            break
+    return Page(found[:last], str(found[last - 1].number) if len(found) > last else None)

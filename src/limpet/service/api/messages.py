@@ -3,11 +3,22 @@
 from typing import Annotated
 
 from limpet.arguments import checked
+from limpet.engine.run.compaction import Summarise, Summariser
 from limpet.engine.run.conversation import Message
 from limpet.service.api.control import By
 from limpet.service.api.core import AppCore
-from limpet.service.conversations import ConversationInfo, SessionInfo
-from limpet.service.operation import CommandId, ConversationId, Cursor, Last, Param, command, query
+from limpet.service.conversations import CompactionInfo, ConversationInfo, SessionInfo
+from limpet.service.operation import (
+    MAX_INTEGER,
+    CommandId,
+    ConversationId,
+    Cursor,
+    InDoors,
+    Last,
+    Param,
+    command,
+    query,
+)
 from limpet.service.page import Page
 from limpet.service.queries import check_last
 
@@ -55,17 +66,47 @@ class Messages(AppCore):
         check_last(last)
         return await self._conversations.messages(conversation, limit=last, cursor=cursor, whole=whole)
 
+    @command("/conversations/{conversation}/compact", example='chat-7 "Ann wants a refund for o-1." --keep 1000')
+    async def compact(
+        self,
+        conversation: ConversationId,
+        summary: Annotated[
+            str | Summarise | Summariser,
+            Param(description="Text of the summary.", examples=["Ann asks."]),
+            InDoors(str),
+        ],
+        /,
+        *,
+        keep: Annotated[
+            int, Param(ge=0, le=MAX_INTEGER, description="The newest tokens that stay.", examples=[1000])
+        ] = 2_000,
+        by: By = None,
+        command_id: CommandId = None,
+    ) -> CompactionInfo | None:
+        """Let a summary replace the older messages of a conversation, for models and lists. The originals are kept.
+
+        The newest `keep` tokens stay, and a tool call stays with its result. Returns None if nothing is older. In
+        Python, `summary` may also be a function that takes a list of messages and returns a text, or
+        `limpet.summarise_with(model)`.
+        """
+        check_last(keep + 1, "keep")
+        id, sender = self._command_id(command_id), self._principal(by).sender
+        return await self._conversations.compact(
+            conversation, summary, keep=keep, actor=self._actor, id=id, sender=sender
+        )
+
     @query("/conversations", example="--session ann-1")
     async def conversations(
         self,
         *,
         session: Annotated[str | None, Param(description="Only this session.", examples=["ann-1"])] = None,
+        user: Annotated[str | None, Param(description="Only this user.", examples=["ann"])] = None,
         last: Last = 100,
         cursor: Cursor = None,
     ) -> Page[ConversationInfo]:
         """List the newest conversations."""
         check_last(last)
-        return await self._conversations.all(session, limit=last, cursor=cursor)
+        return await self._conversations.all(session, user, limit=last, cursor=cursor)
 
     @query("/sessions")
     async def sessions(self, *, last: Last = 100, cursor: Cursor = None) -> Page[SessionInfo]:
