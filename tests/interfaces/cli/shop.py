@@ -15,7 +15,7 @@ def trace(text: str) -> None:
         file.write(f"{text}\n")
 
 
-@limpet.tool(effect="none")
+@limpet.tool(effect="none", retry=1)
 def shop_price(item: str) -> int:
     if item == "dust":
         raise ValueError("dust is not for sale")

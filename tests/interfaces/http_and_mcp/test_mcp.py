@@ -109,7 +109,7 @@ async def test_an_unknown_tool_is_refused(server: httpx.Client) -> None:
     async with over_http(server) as client:
         with pytest.raises(MCPError) as refused:
             await client.call_tool("approve", {"request": "1"})
-        assert "but runs, info, show, " in refused.value.data["message"]
+        assert "but runs, task, tasks, info, show, " in refused.value.data["message"]
 
 
 def test_mcp_over_http_accepts_only_posted_json_of_limited_size(server: httpx.Client) -> None:

@@ -26,6 +26,8 @@ QUERIES: dict[str, tuple[Any, list[str], Given]] = {
         {"status": "completed", "user": "ann", "conversation": "chat-7", "last": 5},
     ),
     "info": (lambda app: app.info("refund-50"), ["refund-50"], {"run": "refund-50"}),
+    "task": (lambda app: app.task("refund-50"), ["refund-50"], {"run": "refund-50"}),
+    "tasks": (lambda app: app.tasks(state="awaiting_user"), ["--state", "awaiting_user"], {"state": "awaiting_user"}),
     "show": (lambda app: app.show("refund-950"), ["refund-950"], {"run": "refund-950"}),
     "input": (lambda app: app.input("refund-950"), ["refund-950"], {"run": "refund-950"}),
     "log": (lambda app: app.log("refund-50"), ["refund-50"], {"run": "refund-50"}),

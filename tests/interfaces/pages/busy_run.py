@@ -19,7 +19,7 @@ async def read_order(order: str) -> dict[str, Any]:
     raise NotImplementedError
 
 
-@limpet.tool(name="busy_quote", effect="none")
+@limpet.tool(name="busy_quote", effect="none", retry=1)
 async def quote(carrier: str) -> int:
     """Return the price of a parcel."""
     return {"post": 590, "courier": 1290}[carrier]
@@ -42,7 +42,7 @@ async def refund(order: str, cents: int) -> str:
     return f"R-{order}-{cents}"
 
 
-@limpet.tool(name="busy_stock", effect="none")
+@limpet.tool(name="busy_stock", effect="none", retry=1)
 async def stock(article: str) -> int:
     """Fail: the service knows no such article."""
     raise LookupError(f"no article {article!r}")

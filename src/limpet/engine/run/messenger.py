@@ -52,9 +52,11 @@ class Messenger:
         """Send a patch of the working state, as a step."""
 
         async def patch(run: str, change: dict[str, Any]) -> None:
-            x = self._x
+            x, id = self._x, idempotency_key()
+            if await x.retry_store(lambda: x.kit.store.has_command(run, id)):
+                return  # An earlier attempt sent it, and it may be applied by now.
             found = await x.retry_store(lambda: patch_to_send(x.kit.store, run, change, source=f"run {x.run}"))
-            await self._send(run, b.PatchReceived(command=idempotency_key(), patch=found, **sent_by_run(x.run)))
+            await self._send(run, b.PatchReceived(command=id, patch=found, **sent_by_run(x.run)))
 
         return self._step(patch, "send_patch", run, change)
 

@@ -3,13 +3,14 @@
 import asyncio
 
 from limpet.errors import (
+    Expired,
     IdConflict,
     InvalidAppend,
     InvalidArgument,
     NotFound,
     WrongState,
 )
-from limpet.events import AnyBody, Limits, Wait, inline, verify
+from limpet.events import AnyBody, Limits, StatePatch, Wait, inline, verify
 from limpet.events import bodies as b
 from limpet.state import Fold
 from limpet.stores import Missed, SendCommands
@@ -133,6 +134,8 @@ async def an_ended_run_refuses_commands(world: World) -> None:
         b.GrantRevoked(command="c", grant="g", by="ann"),
         b.AgentReturned(command="c", run="x", outcome="completed"),
         b.BudgetExtended(command="c", by="ann", limits=Limits(max_steps=5)),
+        b.DeadlineExtended(command="c", deadline=10**15),
+        b.PatchReceived(command="c", patch=StatePatch(goal="x")),
     ]
     for body in commands:
         error = await expect(WrongState, world.store.send_commands("r1", body, actor="ann"))
@@ -183,6 +186,51 @@ async def the_end_of_a_run_fails_if_a_cancel_was_written_first(world: World) -> 
     owner = await world.own()
     await world.store.send_commands("r1", b.CancelRequested(command="c", reason="enough"), actor="ann")
     assert isinstance(await owner.send(owner.extend(b.RunCompleted(output=inline(1)))), Missed)
+
+
+@behaviour()
+async def a_failed_run_can_be_extended_unless_its_effects_are_undone(world: World) -> None:
+    """An operator extends the budget and the deadline of a failed run before resuming it."""
+    for run, undone in (("r1", False), ("r2", True)):
+        owner = await world.own(run, f"w-{run}")
+        begun: list[AnyBody] = [b.CompensationStarted(number=1, attempt=1, key="k")] if undone else []
+        await owner.append(*begun, FAILED)
+        bodies = (
+            b.BudgetExtended(command="c1", by="ann", limits=Limits(max_steps=5)),
+            b.DeadlineExtended(command="c2", deadline=10**15),
+        )
+        for body in bodies:
+            sent = world.store.send_commands(run, body, actor="ann")
+            await (expect(WrongState, sent) if undone else sent)
+
+
+@behaviour()
+async def a_deadline_is_only_extended(world: World) -> None:
+    """An earlier deadline has no effect, nor one for a run without a deadline."""
+    now = world.clock.now()
+    await world.create("r1", deadline=now + 100)
+    await world.create("r2")
+    for place, later in enumerate((50, 500, 400)):
+        for run in ("r1", "r2"):
+            body = b.DeadlineExtended(command=f"c{place}", deadline=now + later)
+            await world.store.send_commands(run, body, actor="ann")
+    assert [(await world.store.get(run)).deadline for run in ("r1", "r2")] == [now + 500, None]
+
+
+@behaviour()
+async def a_request_is_answered_until_the_deadline_of_its_run(world: World) -> None:
+    """An extension of the deadline extends it too; the request's own expiry stays."""
+    now = world.clock.now()
+    owner = await world.own(deadline=now + 10**7)
+    await owner.append(asked("q1"), asked("q2", expires=now + 5 * 10**6), asked("q3"))
+    world.advance("6s")
+    await expect(Expired, world.store.send_commands("r1", answered("q2", command="a2"), actor="ann"))
+    await world.store.send_commands("r1", answered("q1", command="a1"), actor="ann")
+    world.advance("6s")
+    await expect(Expired, world.store.send_commands("r1", answered("q3", command="a3"), actor="ann"))
+    body = b.DeadlineExtended(command="later", deadline=now + 10**8)
+    await world.store.send_commands("r1", body, actor="ann")
+    await world.store.send_commands("r1", answered("q3", command="a3"), actor="ann")
 
 
 @behaviour()

@@ -101,6 +101,24 @@ async def runs_are_filtered_by_creation_time(world: World) -> None:
 
 
 @behaviour()
+async def runs_are_filtered_by_what_they_wait_for(world: World) -> None:
+    """Runs are filtered by the kind of thing that they wait for."""
+    await world.waiting("signal", "person")
+    for run, *waits in (
+        ("r2", Wait(what="person", key="time")),
+        ("r3", Wait(what="time", key="t"), Wait(what="person", key="q")),
+        ("r4",),
+    ):
+        owner = await world.own(run, f"w-{run}")
+        if waits:
+            await owner.append(b.RunWaiting(waits=tuple(waits)))
+    assert await _ids(world, RunFilter(waits="person")) == ["r3", "r2"]
+    assert await _ids(world, RunFilter(waits="time")) == ["r3"]
+    assert await _ids(world, RunFilter(waits="signal")) == ["r1"]
+    assert await _ids(world, RunFilter(waits="operator")) == []
+
+
+@behaviour()
 async def runs_are_found_by_text(world: World) -> None:
     """Text is found in id, agent, goal or a label's value, ignoring ASCII case, and is not a pattern."""
     await world.create("Ticket-42", agent="support")
