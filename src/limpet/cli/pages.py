@@ -1,5 +1,6 @@
 """Pages for people: the list of runs, the inbox, and the report of a run (`limpet show`)."""
 
+import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -113,9 +114,11 @@ def question_of(request: Request) -> str:
 
 # Number of newest decisions shown; `limpet state` has more.
 DECISIONS = 5
+# The command in a hint that lets a run continue that failed on its budget or deadline.
+EXTEND = re.compile(r"`(limpet extend [^`]*)`")
 # Commands that create a run, and what each of the others did.
 CREATED = ("start", "fork")
-CONTROLLED = {"pause": "paused", "resume": "resumed", "cancel": "cancelled", "extend": "extended"}
+CONTROLLED = {"pause": "paused", "resume": "resumed", "cancel": "cancelled", "extend": "extended", "patch": "patched"}
 
 
 def print_report(report: Report, now: datetime) -> None:
@@ -195,6 +198,10 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     more |= {"conversation": f"{info.conversation}, {count}" if report.messages else None}
     more |= {"labels": ", ".join(f"{name}={value}" for name, value in info.labels.items())}
     yield from ((name, value) for name, value in more.items() if value)
+    if info.deadline is not None and info.status not in ("completed", "cancelled"):
+        yield "deadline", format_time(info.deadline)
+    if report.patches:
+        yield "patches", f"{report.patches} for the next turn"
     created = [_sent(each) for each in report.commands if each.kind in CREATED]
     yield "created", "".join((format_time(info.created), *created))
     for each in report.commands:
@@ -235,6 +242,10 @@ def next_commands(report: Report) -> Iterator[str]:
 def _after_failure(report: Report) -> Iterator[str]:
     """Return the command that continues a failed run, and what must be done before it."""
     error, run = report.error, report.run.id
+    extend = None if error is None else EXTEND.search(error.hint)
+    if extend is not None and not _is_extended(report):
+        yield f"{extend[1]}  (then: limpet resume {run})"
+        return
     if error is not None and error.hint and "limpet resume" not in error.hint:
         yield f"limpet log {run}  (resuming would fail again; see the hint)"
     elif error is not None and error.type == "limpet.Rejected":
@@ -243,6 +254,12 @@ def _after_failure(report: Report) -> Iterator[str]:
         yield f"limpet resume {run}  (after fixing the cause: calls {clean(error.tool)} again)"
     else:
         yield f"limpet resume {run}  (after fixing the cause: settled steps are not repeated)"
+
+
+def _is_extended(report: Report) -> bool:
+    """Return whether the budget or deadline was extended since the run failed."""
+    ended = report.run.ended
+    return any(each.kind == "extend" and ended is not None and each.time >= ended for each in report.commands)
 
 
 def print_unserved(run: RunInfo) -> None:

@@ -187,6 +187,22 @@ class Moment(State[Any]):
         head = f"{self.run} after event {self.seq}, {format_time(self.time)}: {self.status}, {self.position}"
         return "\n".join([head, *(f"  {name:<9} {text}".rstrip() for name, text in self._lines())])
 
+    def _limits(self) -> Iterator[tuple[str, str]]:
+        """Yield what bounds the run."""
+        if self.working.constraints:
+            yield "bound by", ", ".join(f"{name}: {value}" for name, value in self.working.constraints.items())
+        if self.working.budget is not None:
+            given = (
+                (name, value)
+                for name, value in msgspec.structs.asdict(self.working.budget).items()
+                if value is not None
+            )
+            yield "budget", ", ".join(f"{name} {value:g}" for name, value in given if name != "exhausted")
+        if self.whole.deadline is not None:
+            yield "deadline", format_time(self.whole.deadline)
+        if self.whole.patches:
+            yield "patches", f"{len(self.whole.patches)} for the next turn"
+
     def _lines(self) -> Iterator[tuple[str, str]]:
         """Yield the parts of the state, each with its name."""
         state = self.working
@@ -197,7 +213,11 @@ class Moment(State[Any]):
         yield from (("question", each) for each in state.open_questions)
         yield from (("artifact", f"{each.artifact_id}: {each.summary}") for each in state.artifacts)
         if state.risk_flags:
-            yield "flags", ", ".join(state.risk_flags)
+            yield (
+                "flags",
+                ", ".join(f"{each.flag} ({each.detail})" if each.detail else each.flag for each in state.flags),
+            )
+        yield from self._limits()
         if not isinstance(state.data, msgspec.UnsetType):
             yield "data", bytes(state.data).decode()
         for made in self.decisions:

@@ -74,6 +74,8 @@ class Report:
     """When the run worked, and when it waited, as far as the newest steps and events show it."""
     error: ErrorInfo | None
     """Why the run failed; while it is running, its last error."""
+    patches: int
+    """Number of patches from outside that wait for the next turn."""
     messages: int
     """Approximate number of messages in the run's conversation, also those of other runs."""
 
@@ -116,6 +118,7 @@ async def report(store: Store, info: RunInfo, requests: tuple[Request, ...], *, 
         decisions=tuple(map(chosen_of, state.decisions)),
         timeline=tuple(timeline_of(steps, view)),
         error=await ErrorRecords(store).last(state),
+        patches=len(state.patches),
         messages=await _count_messages(store, info.conversation),
     )
 

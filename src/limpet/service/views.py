@@ -76,6 +76,7 @@ def run_info(row: RunRow, waits_for: Sequence[WaitsFor]) -> RunInfo:
         created=to_datetime(row.created),
         updated=to_datetime(row.time),
         ended=to_datetime_or_none(row.ended),
+        deadline=to_datetime_or_none(row.deadline),
         user=row.user,
         session=row.session,
         conversation=row.conversation or conversation_of(row.id),

@@ -46,6 +46,8 @@ def _text(payload: Payload) -> str:
     if isinstance(payload.json, msgspec.UnsetType):
         return encode(payload).decode()
     value = payload.value()
+    if value is None:
+        return ""
     return value if isinstance(value, str) else bytes(payload.json).decode()
 
 

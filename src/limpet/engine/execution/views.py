@@ -64,6 +64,7 @@ class RunInfo:
     created: datetime
     updated: datetime
     ended: datetime | None = None
+    deadline: datetime | None = None
     user: str | None = None
     session: str | None = None
     conversation: str = ""
