@@ -7,6 +7,7 @@ duty when the lease has expired.
 from msgspec.structs import replace
 
 from limpet.stores import writes
+from limpet.stores.row_encryption import hide_duty
 from limpet.stores.rows import DutyRow
 from limpet.stores.transaction import Transaction
 
@@ -38,12 +39,12 @@ def end(tx: Transaction, op: writes.EndDuty) -> bool:
     row = tx.tables.duty(op.duty)
     if row.worker != op.worker:
         return False
-    tx.tables.save_duty(_ended(row, op, tx.tables.now()))
+    tx.tables.save_duty(_ended(tx, row, op))
     return True
 
 
-def _ended(row: DutyRow, op: writes.EndDuty, now: int) -> DutyRow:
+def _ended(tx: Transaction, row: DutyRow, op: writes.EndDuty) -> DutyRow:
     free = replace(row, worker=None, lease_until=0)
     if op.is_done:
-        return replace(free, done=now, done_by=op.worker, error="")
-    return replace(free, error=op.error or row.error)
+        return replace(free, done=tx.tables.now(), done_by=op.worker, error="")
+    return hide_duty(tx.codec, replace(free, error=op.error)) if op.error else free

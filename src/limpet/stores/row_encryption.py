@@ -7,16 +7,18 @@ from msgspec.structs import replace
 
 from limpet.errors import LimpetError, Tampered
 from limpet.events import Codec, Packed, canonical
-from limpet.stores.rows import ContractRow, RequestRow, RunFilter, RunRow
+from limpet.stores.rows import ContractRow, DutyRow, RequestRow, RunFilter, RunRow
 
 __all__ = [
     "hide_contract",
+    "hide_duty",
     "hide_filter",
     "hide_goal",
     "hide_request",
     "hide_row",
     "is_readable",
     "reveal_contract",
+    "reveal_duty",
     "reveal_request",
     "reveal_row",
 ]
@@ -105,3 +107,18 @@ def _hide_labels(codec: Codec, labels: dict[str, str]) -> dict[str, str]:
         codec.hide(name, "label", findable=True): codec.hide(value, f"label:{name}", findable=True)
         for name, value in labels.items()
     }
+
+
+def hide_duty(codec: Codec, row: DutyRow) -> DutyRow:
+    """Return a duty's row as it is stored: why it failed may contain anything."""
+    return replace(row, error=codec.hide(row.error, f"duty:{row.name}")) if codec.is_private and row.error else row
+
+
+def reveal_duty(codec: Codec, row: DutyRow) -> DutyRow:
+    """Return a duty's row as it was given. It is only shown, so one that cannot be read stops nothing."""
+    if not codec.is_private or not row.error:
+        return row
+    try:
+        return replace(row, error=codec.reveal(row.error, f"duty:{row.name}"))
+    except (ValueError, LimpetError):
+        return replace(row, error="the reason cannot be decrypted")

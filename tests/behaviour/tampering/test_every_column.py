@@ -19,6 +19,7 @@ DELETED, ADDED = "a row deleted", "a row added"
 AT_OPENING = {"meta", "keys"}
 """Tables that are checked when a store is opened."""
 NOW = "the workers that are alive now: they change every second and are in no log"
+DUTY = "work that is repeated anyway: a change only makes it earlier or later, and it is in no log"
 LOST = "on PostgreSQL, read only by a writer that has just lost the reply to a commit"
 OUT_OF_SCOPE = {
     ("events", "position"): "the store's own number: it orders events across runs, and is in no log",
@@ -47,6 +48,8 @@ OUT_OF_SCOPE = {
     ("meta", ADDED): "an unknown setting is never read",
     ("counters", ADDED): "a counter of zero equals a missing one",
     **{("workers", what): NOW for what in ("id", "host", "agents", "started", "lease_until", ADDED, DELETED)},
+    **{("duties", what): DUTY for what in ("name", "every", "worker", "lease_until", "done", "done_by", "error")},
+    **{("duties", what): DUTY for what in (ADDED, DELETED)},
     **{("receipts", what): LOST for what in ("writer", "batch", "time", ADDED, DELETED)},
 }
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from limpet.ids import check_id
 from limpet.stores import writes
 from limpet.stores.api.logs import Logs
-from limpet.stores.row_encryption import reveal_row
+from limpet.stores.row_encryption import reveal_duty, reveal_row
 from limpet.stores.rows import DutyRow, WorkerRow
 
 __all__ = ["Leases"]
@@ -68,7 +68,7 @@ class Leases(Logs):
 
     async def duties(self) -> list[DutyRow]:
         """Return all duties, by name."""
-        return await self._ask(self._backend.duties)
+        return [reveal_duty(self.codec, row) for row in await self._ask(self._backend.duties)]
 
     async def workers(self) -> list[WorkerRow]:
         """Return all registered workers."""
