@@ -550,6 +550,8 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     "stats": (Example({}),),
     "show": (Example({"run": "done"}),),
     "steps": (Example({"run": "done"}, {"limit": 5, "cursor": None, "newest": True, "seq": 3}),),
+    "task": (Example({"run": "done"}),),
+    "tasks": (Example({}, {"state": "failed", "agent": None, "last": 5, "cursor": None}),),
     "timeline": (Example({"run": "done"}),),
     "tool_calls": (
         Example(

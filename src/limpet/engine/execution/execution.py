@@ -34,7 +34,7 @@ from limpet.errors import (
     StoreBusy,
     Suspended,
 )
-from limpet.events import AnyBody, Effects, Outside, Payload, StatePatch, Wait, inline
+from limpet.events import AnyBody, Effects, Limits, Outside, Payload, StatePatch, Wait, inline
 from limpet.events import bodies as b
 from limpet.ids import Ids
 from limpet.journal import Journal
@@ -136,6 +136,8 @@ class Execution:
         self.user, self.session = created.user, created.session
         self.children = history.last_child
         """Number in the last generated id of a called run."""
+        self.lent: dict[str, Limits] = {}
+        """Budgets of called runs whose calls may not be in the log yet, by run."""
         self.busy_calls = 0
         """Number of calls that must not be interrupted now."""
         self.running_tools = 0

@@ -3,10 +3,10 @@
 from msgspec.structs import replace
 
 from limpet.engine.execution.execution import Execution
-from limpet.events import Spent
+from limpet.events import Limits, Spent
 from limpet.events import bodies as b
 
-__all__ = ["NOTHING", "spent_before"]
+__all__ = ["NOTHING", "lent_budgets", "spent_before"]
 
 NOTHING = Spent()
 
@@ -18,7 +18,7 @@ def spent_before(x: Execution, number: int, *, lent: bool = True) -> Spent:
     """
     fold = x.journal.fold
     spent = fold.spent
-    slices = [child.budget.most() for child in fold.children if child.budget is not None] if lent else []
+    slices = [each.most() for each in lent_budgets(x)] if lent else []
     gone = [*slices, *_unsettled(x)]
     return replace(
         spent,
@@ -27,6 +27,12 @@ def spent_before(x: Execution, number: int, *, lent: bool = True) -> Spent:
         cost=spent.cost + sum(each.cost for each in gone),
         wall_us=spent.wall_us + max(x.kit.now() - fold.time, 0),
     )
+
+
+def lent_budgets(x: Execution) -> list[Limits]:
+    """Return the budgets of called runs that have not returned, also of calls that are being written."""
+    called = {child.run: child.budget for child in x.journal.fold.children}
+    return [each for each in (x.lent | called).values() if each is not None]
 
 
 def _unsettled(x: Execution) -> list[Spent]:

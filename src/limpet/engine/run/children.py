@@ -20,7 +20,7 @@ from limpet.engine.definitions.types import codec_of
 from limpet.engine.definitions.upgrades import NOTHING
 from limpet.engine.execution.execution import Execution
 from limpet.engine.execution.principal import sent_by_run
-from limpet.engine.execution.spending import spent_before
+from limpet.engine.execution.spending import lent_budgets, spent_before
 from limpet.engine.replay.history import Record
 from limpet.engine.run.conversation import conversation_of
 from limpet.engine.waits.waits import Waits
@@ -113,8 +113,6 @@ class Children:
         self._x = execution
         self._waits = waits
         self._cancel_tasks: set[asyncio.Future[None]] = set()
-        self._lent: dict[str, Limits] = {}
-        """Budgets of calls that may not be in the log yet, by run."""
 
     def find(self, agent: Agent[Any, Any] | str, input: object, how: str) -> OutgoingCall:
         """Return the call that the code makes now: its name in the log, its input as JSON, and its record."""
@@ -353,7 +351,7 @@ class Children:
         x, child = self._x, called.run
         leg = Create(run=child, bodies=(created,), actor=x.kit.worker)
         if called.budget is not None:
-            self._lent[child] = called.budget
+            x.lent[child] = called.budget
         try:
             with x.work():
                 taken = await x.write_until_stored(lambda: x.journal.append_together(called, legs=[leg], blobs=blobs))
@@ -361,7 +359,7 @@ class Children:
                     self._check_same(taken, created, child)
                     await x.append(called)
         finally:
-            self._lent.pop(child, None)
+            x.lent.pop(child, None)
         return taken is None or is_own
 
     def _check_same(self, taken: Taken, created: b.RunCreated, child: str) -> None:
@@ -377,13 +375,11 @@ class Children:
 
         A started run gets only its own budget, if any. It counts as spent here, because nothing returns the rest.
         """
-        fold = self._x.journal.fold
         limits = self._x.journal.working.budget
         share = how.budget.limits if how.budget is not None else agent.rules.budget
         if limits is None or (how.mode == "start" and share is None):
             return share
-        lent = [child.budget for child in fold.children if child.budget is not None]
-        lent += [budget for run, budget in self._lent.items() if all(run != child.run for child in fold.children)]
+        lent = lent_budgets(self._x)
         spent = spent_before(self._x, self._x.history.last_number + 1, lent=False)
         return budgets.slice_of(budgets.remaining(limits, spent, lent), share)
 
