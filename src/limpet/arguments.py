@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, wraps
 from itertools import chain, repeat
 from math import isfinite
-from reprlib import repr as brief
-from types import NoneType, UnionType
+from reprlib import repr as short_repr
+from types import FunctionType, NoneType, UnionType
 from typing import (
     Any,
     Literal,
@@ -33,6 +33,13 @@ T = TypeVar("T")
 Refuse = Callable[[str, str], LimpetError]
 # The largest integer that every store can store and compare.
 LARGEST = 2**63 - 1
+
+
+def brief(value: object) -> str:
+    """Return a short form of a value for messages; a function is shown by its name."""
+    if not isinstance(value, FunctionType):
+        return short_repr(value)
+    return "a lambda" if value.__name__ == "<lambda>" else f"function {value.__name__}"
 
 
 def checked(kind: type[T]) -> type[T]:
@@ -70,13 +77,13 @@ def _passes_on(fn: Callable[..., Any]) -> bool:
 
 def _wrapped(fn: Any, refuse: Refuse) -> Any:
     def check_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        places, rest, finders = _finders(fn)
-        for name, value in zip(places if rest is None else chain(places, repeat(rest)), args, strict=False):
+        places, rest, options, finders = _finders(fn)
+        given = zip(places if rest is None else chain(places, repeat(rest)), args, strict=False)
+        for name, value in chain(given, kwargs.items()):
             if name in finders and (reason := finders[name](value)) is not None:
                 raise refuse(name, reason)
-        for name, value in kwargs.items():
-            if name in finders and (reason := finders[name](value)) is not None:
-                raise refuse(name, reason)
+        if options is not None and (unknown := next((name for name in kwargs if name not in options), None)):
+            raise refuse(unknown, f"unknown option; allowed: {', '.join(options) or 'none'}")
 
     @wraps(fn)
     async def called_later(*args: Any, **kwargs: Any) -> Any:
@@ -92,11 +99,15 @@ def _wrapped(fn: Any, refuse: Refuse) -> Any:
 
 
 @cache
-def _finders(fn: Callable[..., Any]) -> tuple[tuple[str, ...], str | None, dict[str, "Find"]]:
-    """Return the positional parameters, the name of `*args` if any, and a check per parameter."""
-    hints, places, rest = get_type_hints(fn), [], None
-    for each in inspect.signature(fn).parameters.values():
+def _finders(fn: Callable[..., Any]) -> tuple[tuple[str, ...], str | None, list[str] | None, dict[str, "Find"]]:
+    """Return the positional parameters, the name of `*args` if any, all names that may be passed by name (None: any
+    name), and a check per parameter.
+    """
+    hints, places, rest, by_name = get_type_hints(fn), [], None, True
+    parameters = inspect.signature(fn).parameters.values()
+    for each in parameters:
         if each.kind is each.VAR_KEYWORD:
+            by_name = False
             [more] = get_args(hints.pop(each.name, None)) or [None]
             options = get_origin(more) or more  # a TypedDict, perhaps a generic one
             hints |= get_type_hints(options) if is_typeddict(options) else {}
@@ -104,7 +115,9 @@ def _finders(fn: Callable[..., Any]) -> tuple[tuple[str, ...], str | None, dict[
             rest = each.name
         elif each.kind is not each.KEYWORD_ONLY:
             places.append(each.name)
-    return tuple(places), rest, {name: _finder(hint) for name, hint in hints.items()}
+    named = [each.name for each in parameters if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    options = [name for name in named if name != "self"] if by_name else None
+    return tuple(places), rest, options, {name: _finder(hint) for name, hint in hints.items()}
 
 
 Fault = str | None

@@ -71,7 +71,8 @@ def earliest(*times: int | None) -> int | None:
 def to_microseconds(at: datetime, path: str) -> int:
     """Return a datetime in microseconds since 1970. Raises InvalidArgument if it has no time zone."""
     if at.tzinfo is None:
-        raise InvalidArgument(path=path, reason=f"{at.isoformat()} has no time zone")
+        fix = 'Add one: `tzinfo=UTC` in Python, or the suffix "Z" in text.'
+        raise InvalidArgument(path=path, reason=f"{at.isoformat()} has no time zone", fix=fix)
     return (at - EPOCH) // timedelta(microseconds=1)
 
 

@@ -860,9 +860,11 @@ class StoreUnavailable(LimpetError):
     _hint = "Fix the cause (disk, space, connection) and retry. Repeating a write is safe."
 
 
-def not_open() -> StoreUnavailable:
-    """Return the error for an app that is used before it is opened or after it is closed."""
-    return StoreUnavailable(reason="the app is not open", fix="Use `async with limpet.open(...) as app`, or await it.")
+def not_open(what: str = "app") -> StoreUnavailable:
+    """Return the error for an app or store that is used before it is opened or after it is closed."""
+    return StoreUnavailable(
+        reason=f"the {what} is not open", fix="Use it inside `async with limpet.open(...) as app`, or await it."
+    )
 
 
 @dataclass(eq=False, repr=False)

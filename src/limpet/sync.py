@@ -20,7 +20,7 @@ from limpet.engine.execution.principal import Principal
 from limpet.engine.execution.views import EventView, RunInfo
 from limpet.engine.run.blocking import BlockingRun as Run
 from limpet.engine.worker.worker import Worker
-from limpet.errors import not_open
+from limpet.errors import WrongCall, not_open
 from limpet.service.app import App as AsyncApp
 from limpet.service.app import RunOptions, StartOptions
 from limpet.service.settings import Channel
@@ -51,7 +51,10 @@ class Loop:
         """Run a coroutine on the loop, and return or raise its result. An interrupt cancels it."""
         if current_thread() is self._thread:
             coroutine.close()
-            raise RuntimeError("blocking call on the app's own event loop: use limpet.open() and await instead")
+            raise WrongCall(
+                reason="This call would block the event loop of its own app",
+                fix="Make the tool or agent a plain `def`, which runs in a thread, or use `limpet.open` and await.",
+            )
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()

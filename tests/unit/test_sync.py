@@ -184,7 +184,7 @@ def test_blocking_the_apps_own_event_loop_is_refused(app: sync.App) -> None:
     async def inside(_: limpet.App) -> None:
         app.runs()
 
-    with pytest.raises(RuntimeError, match="own event loop"):
+    with pytest.raises(limpet.WrongCall, match="event loop of its own app"):
         app.wait(inside)
 
 

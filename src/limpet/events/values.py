@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from limpet.errors import InvalidValue
 
-__all__ = ["MAX_DEPTH", "Payload", "canonical", "check_finite", "digest", "encode", "inline", "parse"]
+__all__ = ["MAX_DEPTH", "Payload", "canonical", "check_finite", "digest", "encode", "inline", "not_json", "parse"]
 
 MAX_DEPTH = 64
 # Python may refuse to parse integers of more than 640 digits; 2,048 bits have 617.
@@ -110,6 +110,12 @@ def _check_whole(value: object) -> None:
         raise
 
 
+def not_json(value: object) -> str:
+    """Return why a value cannot be stored."""
+    how = "; decode it to str, or store it with `run.artifact`" if isinstance(value, bytes | bytearray) else ""
+    return f"{type(value).__module__}.{type(value).__qualname__} is not a JSON type{how}"
+
+
 def _check(value: object, depth: int) -> None:
     if type(value) is str:
         _check_text(value)
@@ -120,7 +126,7 @@ def _check(value: object, depth: int) -> None:
     elif type(value) is int or type(value) is float:
         _check_number(value)
     elif value is not None and type(value) is not bool:
-        raise InvalidValue(path="", reason=f"{type(value).__module__}.{type(value).__qualname__} is not a JSON type")
+        raise InvalidValue(path="", reason=not_json(value))
 
 
 def _check_array(items: list[object], depth: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from limpet.arguments import brief
 from limpet.engine.approvals.externals import External
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.schema_check import faults
@@ -185,7 +186,7 @@ def toolboxes(tools: Sequence[Usable]) -> list[Toolbox]:
     for each in found:
         if not callable(getattr(each, "list_tools", None)):
             reason = "not a tool; put @limpet.tool(effect=...) on the function"
-            raise DefinitionError(what=f"the tool {each!r}", reason=reason)
+            raise DefinitionError(what=f"the tool {brief(each)}", reason=reason)
     return found
 
 

@@ -182,6 +182,7 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
             self._time.sync(await self.store.now())
             if self._settings.creates_store and self.store.read_only is None:  # An app that only reads writes nothing.
                 await save_contracts(self.store, self._all, served=worker is not None)
+            self._loop = asyncio.get_running_loop()
             self._listener = ChangeListener(self.store, self._settings.clock, self._settings.listen_interval)
             self._listener_task = asyncio.create_task(self._listener.run(), name="limpet:change-listener")
             if worker is not None and has_work:

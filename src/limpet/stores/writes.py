@@ -458,7 +458,8 @@ def _check_words(run: str, body: RunCreated | RunForked | ConversationCreated | 
         words += [body.agent, body.agent_version, body.exclusive]
     for word in words:
         if word is not None and _is_long(word):
-            raise InvalidAppend(run=run, reason=_too_long(word))
+            fix = "Shorten it. Long text belongs in the input of the run, or in an artifact."
+            raise InvalidAppend(run=run, reason=_too_long(word), fix=fix)
 
 
 def _is_long(word: str) -> bool:

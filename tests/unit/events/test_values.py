@@ -215,7 +215,7 @@ def test_the_error_has_the_path_of_the_invalid_value(value: Any, path: str) -> N
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (b"", "builtins.bytes is not a JSON type"),
+        (b"", "builtins.bytes is not a JSON type; decode it to str, or store it with `run.artifact`"),
         (Decimal(1), "decimal.Decimal is not a JSON type"),
         (float("nan"), "nan is not a JSON number"),
         (float("-inf"), "-inf is not a JSON number"),

@@ -86,15 +86,19 @@ def _not_in_step(wanted: str, fix: str) -> WrongCall:
 
 def current() -> Call:
     """Return the current step's `Call`. Raises WrongCall outside a tool that a step runs."""
+    return _step_call("limpet.current()")
+
+
+def _step_call(wanted: str) -> Call:
     call = _current.get()
     if call is None:
-        raise _not_in_step("limpet.current()", "Move the call into a tool.")
+        raise _not_in_step(wanted, "Move the call into a tool.")
     return call
 
 
 def idempotency_key() -> str:
     """Return the idempotency key of the current step; in a `compensate`, the key of the compensation."""
-    return current().key
+    return _step_call("limpet.idempotency_key()").key
 
 
 def header_key() -> str:

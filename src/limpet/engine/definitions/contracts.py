@@ -93,6 +93,7 @@ async def find_agent(store: Store, name: str) -> Agent[Any, Any]:
     """Return the agent with this name, as its newest contract describes it. Raises NotFound."""
     rows = await store.contracts(name)
     if not rows:
-        raise NotFound(what="agent", id=name)
+        fix = "Correct the name, pass the right store, or start a worker that serves the agent: `limpet worker FILE`."
+        raise NotFound(what="agent", id=name, fix=fix)
     contract = parse(rows[-1].contract)
     return RemoteAgent(contract, digest(contract))

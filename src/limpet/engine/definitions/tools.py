@@ -220,7 +220,9 @@ class Tool(Generic[P, T_co, R_co]):
         try:
             return self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise TypeError(f"{self.name}: {error}") from None
+            by_options = sorted(kwargs.keys() & {"name", "retry", "timeout"} - self._signature.parameters.keys())
+            how = f"; write run.step({self.name}.options({by_options[0]}=…), …)" if by_options else ""
+            raise TypeError(f"{self.name}: {error}; it takes {self._signature}{how}") from None
 
     def unbind(
         self, given: Mapping[str, Any], live: Mapping[str, LiveArgument] = MappingProxyType({})

@@ -20,6 +20,7 @@ from limpet.engine.definitions.schema_check import PYTHON_NAMES, faults, kind_of
 from limpet.engine.definitions.upgrades import Versions, check_known, has_fields, upgraded, versions_of
 from limpet.errors import DefinitionError, InvalidValue, place_of
 from limpet.events import canonical
+from limpet.events.values import not_json
 from limpet.secret import MARK, SCHEMA, Secret, hidden, is_secret
 
 __all__ = ["TYPED", "TypeCodec", "codec_of"]
@@ -208,7 +209,7 @@ def _as_json(value: Any) -> Any:
     if _is_model(type(value)):
         dump = partial(value.model_dump, warnings="error")
         return _marked(dump(mode="json"), dump)
-    raise InvalidValue(path="$", reason=f"{type(value).__module__}.{type(value).__qualname__} is not a JSON type")
+    raise InvalidValue(path="$", reason=not_json(value))
 
 
 def _from_json(kind: Any, value: Any) -> Any:

@@ -1,5 +1,6 @@
 """The base of the app's topics: its settings and agents, the store, and how commands are sent."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, cast
@@ -14,7 +15,7 @@ from limpet.engine.execution.principal import Principal, principal_of
 from limpet.engine.execution.views import RunInfo
 from limpet.engine.worker.change_listener import ChangeListener
 from limpet.engine.worker.worker import StoreClock, WorkerLoop
-from limpet.errors import InvalidArgument, NotFound, not_open
+from limpet.errors import InvalidArgument, NotFound, WrongCall, not_open
 from limpet.service.conversations import Conversations
 from limpet.service.inbox import Inbox
 from limpet.service.resolve import run_of, suggest_agent
@@ -41,6 +42,8 @@ class AppCore:
         self._conversations = Conversations(settings, self._send, self._time.now)
         self._worker_loop: WorkerLoop | None = None
         self._listener: ChangeListener | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Event loop on which the app was opened."""
 
     @property
     def store(self) -> Store:
@@ -68,6 +71,11 @@ class AppCore:
     def _check_open(self) -> ChangeListener:
         if self._listener is None:
             raise not_open()
+        if self._loop is not asyncio.get_running_loop():
+            raise WrongCall(
+                reason="The app was opened on another event loop",
+                fix="Open and use it inside one `asyncio.run(main())`, or use `limpet.sync.open`, without a loop.",
+            )
         return self._listener
 
     async def _send(self, run: str, *bodies: Any, blobs: Any = (), judged: tuple[str, ...] | None = None) -> None:

@@ -28,6 +28,7 @@ from limpet.errors import (
     StoreBusy,
     StoreReplaced,
     StoreUnavailable,
+    not_open,
 )
 from limpet.events import Codec, Event
 from limpet.stores.backend import Capabilities, Outcome, StoreInfo, Tables
@@ -334,7 +335,7 @@ class SqliteBackend(SqlReads):
         if self._opened is None:
             if self._fault is not None:
                 raise ConnectionLost(reason=self._fault.reason)
-            raise StoreUnavailable(reason="the store is not open")
+            raise not_open("store")
         return self._opened
 
 
@@ -384,7 +385,8 @@ class _Opened:
     ) -> None:
         self._path, self._sql, self._patience, self._files = path, sql, patience, files
         if not path.parent.is_dir():
-            raise StoreUnavailable(reason=f"the folder {path.parent} does not exist")
+            fix = f"Run `mkdir -p {path.parent}`, or pass another URL."
+            raise StoreUnavailable(reason=f"the folder {path.parent} does not exist", fix=fix)
         self.gate = WriterQueue(path.with_name(f"{path.name}-gate"), patience)
         self.readers = ConnectionPool(self.reader)
         try:
