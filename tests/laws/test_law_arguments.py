@@ -515,6 +515,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
                 "session": None,
                 "status": None,
                 "user": None,
+                "waits_for": None,
                 "cursor": None,
             },
         ),
