@@ -326,3 +326,16 @@ def test_the_example_of_secrets_runs(tmp_path: Path) -> None:
     assert first[1:2] + first[-1:] == ["signed with a key of 21 characters", "readable in the file: False"]
     assert "the bank refused 50000 cents with key [secret]" in first[-2]
     assert [line for line in first if "'key': '[secret]'" not in line] == run(example, cwd=tmp_path).splitlines()
+
+
+def test_the_example_of_memory_runs(tmp_path: Path) -> None:
+    """The second run knows what the first one remembered; started again, nothing is remembered twice."""
+    assert is_shown("memory.md", "memory.py", count=2)
+    expected = [
+        "known: nothing",
+        "known: prefers the name Annie",
+        'recall(user="ann") from recall as of step 1',
+        "['recall', 'remember'] 1",
+    ]
+    for _ in range(2):
+        assert run(str(ROOT / "examples" / "memory.py"), cwd=tmp_path).splitlines() == expected

@@ -5,9 +5,9 @@ from typing import Literal
 __all__ = ["Moment", "Strategy", "must_flush", "snapshot_due"]
 
 Strategy = Literal["every_step", "every_iteration", "on_state_change"]
-Moment = Literal["effect_returns", "step_returns", "model_returns", "turn_ends", "patch_returns"]
+Moment = Literal["effect_returns", "step_returns", "model_returns", "blob_returns", "turn_ends", "patch_returns"]
 
-_ALWAYS: frozenset[Moment] = frozenset({"effect_returns", "model_returns"})
+_ALWAYS: frozenset[Moment] = frozenset({"effect_returns", "model_returns", "blob_returns"})
 _ALSO: dict[Strategy, frozenset[Moment]] = {
     "every_step": frozenset({"step_returns", "turn_ends"}),
     "every_iteration": frozenset({"turn_ends"}),
@@ -19,7 +19,8 @@ LONGEST_TAIL = 2_000
 
 
 def must_flush(strategy: Strategy, moment: Moment) -> bool:
-    """Return whether the code waits for the disk at this moment: always when an effect or a paid model call returns.
+    """Return whether the code waits for the disk at this moment: always when an effect, a paid model call or a
+    large result returns.
 
     Before an effect leaves the process, and when a run parks or ends, the log is always flushed; that needs no
     decision.

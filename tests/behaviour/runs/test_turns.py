@@ -158,6 +158,29 @@ async def test_a_weaker_checkpoint_strategy_repeats_reads_but_no_effect(strategy
         assert [call["n"] for call in app.calls(read)] == ([1, 2, 2] if strategy == "every_step" else [1, 2, 1, 2])
 
 
+@pytest.mark.parametrize("strategy", ["every_step", "every_iteration", "on_state_change"])
+async def test_a_large_result_of_a_read_is_returned_with_every_checkpoint_strategy(strategy: Any) -> None:
+    """It is read back from the store, live and after a crash."""
+
+    @limpet.tool(effect="none")
+    async def read(n: int) -> str:
+        return str(n) * 50_000
+
+    @limpet.agent(checkpoint=strategy)
+    async def agent(run: limpet.Run) -> int:
+        found = [await run.step(read, 1), await run.step(read, 2)]
+        await run.receive("go", str)
+        return len("".join(found))
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.settle()
+        await app.crash()
+        await app.signal(handle.id, "go", "")
+        assert await handle.result() == 100_000
+        assert len(app.calls(read)) == 2
+
+
 async def test_unwritten_events_are_flushed_before_they_grow_without_bound() -> None:
     """A weak checkpoint strategy does not wait for each commit, but limits the events kept in memory."""
 

@@ -95,6 +95,33 @@ async def test_every_failed_attempt_is_recorded_and_the_last_error_is_raised() -
     assert len(caught) >= 2
 
 
+async def test_a_read_is_tried_three_times_by_default() -> None:
+    """An effect without `retry=` is tried once."""
+
+    @limpet.tool(effect="none", name="steps_default_read")
+    async def read() -> None:
+        raise ConnectionError("away")
+
+    @limpet.tool(effect="idempotent", name="steps_default_effect", not_applied=(ConnectionError,))
+    async def act() -> None:
+        raise ConnectionError("away")
+
+    @limpet.agent(name="steps_defaults")
+    async def agent(run: limpet.Run) -> list[int]:
+        attempts = []
+        for tool in (read, act):
+            try:
+                await run.step(tool)
+            except limpet.StepFailed as error:
+                attempts.append(error.attempts)
+        return attempts
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        await app.advance("1h")
+        assert await handle.result() == [3, 1]
+
+
 async def test_not_applied_and_retry_after_are_retried_for_any_effect() -> None:
     """Permanent fails the step immediately."""
 

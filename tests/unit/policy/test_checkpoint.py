@@ -7,9 +7,9 @@ import pytest
 from limpet.policy.checkpoint import LONGEST_TAIL, SMALLEST_TAIL, Moment, Strategy, must_flush, snapshot_due
 
 WAITS: dict[Strategy, set[Moment]] = {
-    "every_step": {"effect_returns", "model_returns", "step_returns", "turn_ends"},
-    "every_iteration": {"effect_returns", "model_returns", "turn_ends"},
-    "on_state_change": {"effect_returns", "model_returns", "patch_returns"},
+    "every_step": {"effect_returns", "model_returns", "blob_returns", "step_returns", "turn_ends"},
+    "every_iteration": {"effect_returns", "model_returns", "blob_returns", "turn_ends"},
+    "on_state_change": {"effect_returns", "model_returns", "blob_returns", "patch_returns"},
 }
 
 
@@ -19,7 +19,7 @@ def test_each_strategy_flushes_at_its_moments(strategy: Strategy) -> None:
 
 
 @pytest.mark.parametrize("strategy", get_args(Strategy))
-@pytest.mark.parametrize("moment", ["effect_returns", "model_returns"])
+@pytest.mark.parametrize("moment", ["effect_returns", "model_returns", "blob_returns"])
 def test_effects_and_model_calls_always_flush(strategy: Strategy, moment: Moment) -> None:
     """The moments are the return of an effect and of a model call."""
     assert must_flush(strategy, moment)

@@ -120,7 +120,7 @@ class Steps:
         assert latest is not None
         self._invalidate(step, latest)
         ticket = x.return_order.issue_ticket()
-        await x.finish(ticket, _checkpoint_moment(step.tool))
+        await x.finish(ticket, _checkpoint_moment(step.tool, latest))
         return await self._outcome(step, latest)
 
     def _invalidate(self, step: Step, latest: Latest) -> None:
@@ -569,13 +569,16 @@ def _new(step: Step) -> NewStep:
     return NewStep(step.tool.name, step.name, step.number, step.args)
 
 
-def _checkpoint_moment(tool: Tool[..., Any, Any]) -> Moment:
+def _checkpoint_moment(tool: Tool[..., Any, Any], settled: AnyBody) -> Moment:
     """Return the checkpoint moment of a step that returns.
 
-    The reply of a model is always flushed before the code continues, because it was paid for.
+    The reply of a model is always flushed before the code continues, because it was paid for; a result in a blob,
+    because it is read back from the store.
     """
     if tool.kind == "model":
         return "model_returns"
+    if isinstance(settled, b.StepCompleted) and settled.output is not None and not settled.output.is_inline:
+        return "blob_returns"
     return "step_returns" if tool.traits.effect == "none" else "effect_returns"
 
 
