@@ -264,7 +264,7 @@ async def test_an_idempotent_effect_without_a_response_has_an_unknown_outcome() 
 async def test_a_read_fails_after_its_timeout() -> None:
     """The timeout uses the injected clock."""
 
-    @limpet.tool(effect="none", timeout="10s")
+    @limpet.tool(effect="none", timeout="10s", retry=1)
     async def slow() -> None:
         await asyncio.get_running_loop().create_future()
 
