@@ -1,4 +1,4 @@
-"""One agent writes its progress; another reads it over MCP, by its URI, and continues the work.
+"""One agent writes its progress; another reads it over MCP, by its URI, and takes over its plan.
 
 python examples/seeds/shared_state.py
 """
@@ -31,8 +31,10 @@ def a(run: limpet.sync.Run) -> None:
 
 @limpet.agent()
 def b(run: limpet.sync.Run, task_id: str) -> dict[str, Any]:
-    """Continue the plan of the other agent."""
-    return run.step(read_shared_state, "a", task_id)
+    """Take over the plan of the other agent."""
+    found = run.step(read_shared_state, "a", task_id)
+    run.patch(plan=found["plan"])
+    return found
 
 
 with limpet.sync.open(URL, agents=[a, b]) as app:
