@@ -91,6 +91,20 @@ async def test_a_worker_deletes_runs_that_ended_long_ago() -> None:
         await app.verify()
 
 
+async def test_a_worker_rotates_snapshots() -> None:
+    """The newest of each run are kept; the run itself is not deleted."""
+    async with keeping(limpet.Retention(older_than="90d", snapshots=2, every="1d")) as app:
+        await app.start(caller, True, id="r")
+        await app.settle()
+        async for event in app.store.log("r"):
+            if event.seq > 1:
+                await app.store.save_snapshot("r", event.head, b"{}")
+        assert len(await app.store.snapshots("r")) > 2
+        await let_pass(app, 2)
+        assert len(await app.store.snapshots("r")) == 2
+        assert await ids(app) == {"r", "r-child"}
+
+
 async def test_a_crash_of_the_worker_does_not_stop_retention() -> None:
     async with keeping(limpet.Retention(older_than="1d", every="1d")) as app:
         await app.start(plain, False, id="old")

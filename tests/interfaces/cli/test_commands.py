@@ -195,7 +195,7 @@ def test_doctor_lists_what_tools_and_agents_leave_open() -> None:
     says = "tool shop_charge (effect 'once') has no timeout, no risk, no verify, no compensation. Add timeout=\"30s\"; "
     assert any(each.startswith(says) for each in found)
     agents = {each[2] for each in lines(done.stdout) if each[:2] == ["warn", "agents"]}
-    assert any("has no deadline, so a run may never end. Add deadline=\"1h\"" in each for each in agents)
+    assert any('has no deadline, so a run may never end. Add deadline="1h"' in each for each in agents)
 
 
 def test_a_run_is_exported_loaded_and_verified_in_another_store(url: str, tmp_path: Path) -> None:
