@@ -32,7 +32,7 @@ def a(run: limpet.sync.Run) -> None:
 @limpet.agent()
 def b(run: limpet.sync.Run, task_id: str) -> dict[str, Any]:
     """Take over the plan of the other agent."""
-    found = run.step(read_shared_state, "a", task_id)
+    found: dict[str, Any] = run.step(read_shared_state, "a", task_id)
     run.patch(plan=found["plan"])
     return found
 
