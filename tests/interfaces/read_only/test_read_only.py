@@ -257,7 +257,10 @@ def pair() -> Iterator[tuple[PostgresServer, PostgresServer]]:
         yield primary, standby
 
 
-async def test_every_query_works_on_a_standby(pair: tuple[PostgresServer, PostgresServer]) -> None:
+async def test_every_query_works_on_a_standby(
+    pair: tuple[PostgresServer, PostgresServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIMPET_PATIENCE", "2s")  # a worker waits for the promotion
     primary, standby = pair
     wanted = await answers(primary.url)
     assert child.run(standby.url, "look") == looked(wanted)
