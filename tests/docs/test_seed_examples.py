@@ -17,12 +17,17 @@ KEY = r"task_abc123:step_1:create_file:[0-9a-f]{16}\n"
 STATE = {
     "goal": "Deploy service X to staging",
     "constraints": {"human_in_the_loop": {"required_for_risk_levels": ["write_local", "external_action"]}},
-    "budget": {"max_steps": 20, "max_wall_time_ms": 300000, "max_llm_tokens": 200000},
-    "plan": ["Check current status", "Apply changes", "Verify again"],
-    "known_facts": [
-        {"key": "service", "value": "X", "source": "start"},
-        {"key": "namespace", "value": "blue", "source": "user"},
-    ],
+    "budget": {
+        "max_steps": 20,
+        "max_wall_time_ms": 300000,
+        "max_llm_tokens": 200000,
+        "max_artifact_bytes_in_context": 8000,
+    },
+    "plan": ["Apply changes", "Verify again"],
+    "known_facts": [{"key": "service", "value": "X", "source": "user"}, {"key": "namespace", "value": "blue"}],
+    "open_questions": ["Which namespace should we deploy to?", "Which tag?"],
+    "artifacts": [{"artifact_id": "log_123", "type": "tool_result.logs", "summary": "nginx error log", "bytes": 48231}],
+    "risk_flags": ["budget_pressure"],
 }
 SHARED = {
     "agent_id": "a",

@@ -149,7 +149,7 @@ async def test_data_with_required_fields_says_how_to_give_it() -> None:
 async def test_data_may_have_a_default_from_the_agent() -> None:
     """It is used until the first patch, and in a run that is started by another agent."""
 
-    @limpet.agent(name="first_default", data=lambda: Task(user="nobody known"))
+    @limpet.agent(name="first_default", data=lambda: Task(user="unknown"))
     async def default(run: limpet.Run[Task]) -> list[str]:
         before = run.state.data
         await run.patch(data=Task(user="ann", seen=before.seen + 1))
@@ -160,8 +160,8 @@ async def test_data_may_have_a_default_from_the_agent() -> None:
         return await run.call(default, None)
 
     async with testing.app(default, caller) as app:
-        assert await app.run(default) == ["nobody known", "ann"]
-        assert await app.run(caller) == ["nobody known", "ann"]
+        assert await app.run(default) == ["unknown", "ann"]
+        assert await app.run(caller) == ["unknown", "ann"]
 
 
 async def test_code_revises_lowers_discards_and_tightens() -> None:

@@ -135,7 +135,7 @@ async def test_a_reader_sees_the_log_of_a_dead_writer_without_an_index(folder: P
 
 
 async def test_a_reader_notices_a_writer_that_starts_later(folder: Path) -> None:
-    """The reader follows a run while nobody writes; another process then opens the store and ends the run."""
+    """The reader follows a run without a writer; another process then opens the store and ends the run."""
     (folder / "limpet.db").chmod(0o444)
     folder.chmod(0o555)
     try:

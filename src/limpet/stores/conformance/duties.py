@@ -61,7 +61,7 @@ async def a_renewed_lease_keeps_other_workers_away(world: World) -> None:
 
 @behaviour()
 async def a_done_duty_is_due_again_after_its_interval(world: World) -> None:
-    """The row says when and by which worker it was done; until it is due, nobody takes it."""
+    """The row says when and by which worker it was done; no worker takes it before it is due."""
     assert (await _take(world)).taken
     world.advance("5s")
     assert await world.store.end_duty("tidy", "w1", is_done=True)
