@@ -1,11 +1,13 @@
 """Extend budgets and deadlines: also after a run has failed on one of them, and only forward."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import limpet
 from limpet import testing
+from limpet.clock import SECOND, SystemClock
 
 
 @pytest.fixture
@@ -152,6 +154,24 @@ async def test_a_request_without_an_answer_expires_at_the_extended_deadline() ->
             await handle.result()
         with pytest.raises((limpet.Expired, limpet.AlreadyAnswered)):
             await app.approve(request, by="ann")
+
+
+async def test_a_running_tool_gets_the_extended_deadline(tmp_path: Path) -> None:
+    """The timer of the old deadline does not cancel it."""
+
+    @limpet.tool(effect="once", name="extend_slow")
+    async def slow() -> str:
+        await SystemClock().sleep(4 * SECOND)
+        return "done"
+
+    @limpet.agent(name="extend_hurried", deadline="3s")
+    async def hurried(run: limpet.Run) -> str:
+        return await run.step(slow)
+
+    async with limpet.open(f"sqlite:///{tmp_path}/limpet.db", agents=[hurried]) as app:
+        handle = await app.start(hurried, id="r")
+        await app.extend("r", deadline="1h")
+        assert await handle.result() == "done"
 
 
 async def test_an_extension_reaches_called_runs_that_have_the_same_deadline(act: Any) -> None:
