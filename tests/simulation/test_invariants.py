@@ -9,8 +9,8 @@ from msgspec.structs import replace
 import limpet
 from limpet.engine.approvals.approvals import ApprovalGate
 from limpet.engine.definitions.tools import Tool
-from limpet.engine.execution.execution import Execution
 from limpet.engine.execution.handle import Result
+from limpet.engine.execution.recorder import Recorder
 from limpet.engine.waits import waits
 from limpet.engine.waits.notifications import NotificationRuns
 from limpet.engine.worker import run_driver
@@ -212,10 +212,10 @@ async def nothing_returned(*_: object, quiet: bool = False) -> Result:
     return Result(None, {})
 
 
-async def careless(x: Execution) -> None:
+async def careless(recorder: Recorder) -> None:
     """Skip the flush before a step starts."""
-    if not isinstance(next(reversed(x.journal._buffer), None), b.StepStarted):
-        await x.write_until_stored(x.journal.flush)
+    if not isinstance(next(reversed(recorder._journal._buffer), None), b.StepStarted):
+        await recorder.write_until_stored(recorder._journal.flush)
 
 
 def revived(_: object, plain: Any, *_versions: object) -> Any:
@@ -242,7 +242,7 @@ def own_clock(time: StoreClock) -> int:
 
 SABOTAGE: list[tuple[str, object, str, object]] = [
     ("I1", App, "signal", nothing),
-    ("I4", Execution, "flush", careless),
+    ("I4", Recorder, "flush", careless),
     ("I6", risk, "decide", lambda *_, **__: risk.Free()),
     ("I6", Inbox, "_groups", lambda *_: ["desk", "boss"]),
     ("I6", waits, "notification_runs", lambda *_: NotificationRuns((), ())),

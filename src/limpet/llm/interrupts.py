@@ -113,7 +113,7 @@ class Interrupts:
     def _has_not_started(self, scope: str) -> bool:
         """Return whether a call waits for a person before it starts, or did so and was withdrawn."""
         x = self._x
-        for slot in x.waiting.values():
+        for slot in x.gate.waiting.values():
             if slot.name.startswith(scope) and slot.request is not None and slot.request.kind in BEFORE:
                 return True
         records = (record for name, record in x.history.records.items() if name.startswith(scope))

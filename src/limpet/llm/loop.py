@@ -243,12 +243,12 @@ class _Loop:
         self._frame_name = frame_name(packed.blob)
         name = x.take_name(self._frame_name)
         record = x.find(name, b.ValueRecorded)
-        await x.wait_until_open()
+        await x.gate.wait_until_open()
         if record is None:
-            await x.finish(x.settle(b.ValueRecorded(name=name, value=packed), blobs=blobs))
+            await x.recorder.finish(x.recorder.settle(b.ValueRecorded(name=name, value=packed), blobs=blobs))
         else:
             assert record.end is not None
-            await x.enter(record.end)
+            await x.recorder.enter(record.end)
 
     async def turn(self) -> Answer | None:
         """Execute one turn, and return the final answer if it is reached."""
@@ -281,7 +281,7 @@ class _Loop:
         x = self._x
         name = x.take_name("context")
         self._head = head = await self._conversation.head(name, x.find(name, b.ValueRecorded))
-        return await x.retry_store(
+        return await x.recorder.retry_store(
             lambda: read_context(x.kit.store, self._conversation.id, upto=head, window=self._frame.window, run=x.run)
         )
 
@@ -293,7 +293,7 @@ class _Loop:
         """
         x = self._x
         if context.faults:
-            x.raise_flag("the conversation was repaired", "; ".join(context.faults[:MOST_FAULTS]))
+            x.state.raise_flag("the conversation was repaired", "; ".join(context.faults[:MOST_FAULTS]))
         if x.peek_name("repair") not in x.history.records and any(
             name in x.history.records for name in (x.peek_name("summary"), x.peek_name("model"), x.peek_name("said"))
         ):
@@ -312,7 +312,10 @@ class _Loop:
         if run in ("", self._x.run):
             return True
         try:
-            return (await self._x.retry_store(lambda: self._x.kit.store.get(run))).status in ("completed", "cancelled")
+            return (await self._x.recorder.retry_store(lambda: self._x.kit.store.get(run))).status in (
+                "completed",
+                "cancelled",
+            )
         except NotFound:
             return True
 
@@ -321,7 +324,7 @@ class _Loop:
     async def _choose(self, context: Context) -> Reply:
         """Return the next reply. The prompt is recorded by reference, or verbatim if the hook changed it."""
         fold = self._x.journal.fold
-        at = PromptState(self._x.working.freeze(), fold.step or None, fold.since)
+        at = PromptState(self._x.state.working.freeze(), fold.step or None, fold.since)
         made = build_prompt(self._frame, context, at, self._llm.build_context)
         reference = self._reference(made.prompt, made.choice.chosen.ranges, context)
 
@@ -540,7 +543,7 @@ class _Loop:
         if not said or said[-1].message.text == CUT_OFF:
             return False
         own = (place for place, each in enumerate(said) if each.message.role == "assistant" and each.run == self._x.run)
-        has_failed = NOT_SUMMARISED in self._x.working.freeze().risk_flags
+        has_failed = NOT_SUMMARISED in self._x.state.working.freeze().risk_flags
         return has_outgrown(
             [size_of(each.message) for each in said], above, max(own, default=0) if has_failed else None
         )
@@ -558,7 +561,7 @@ class _Loop:
             if found.text.strip() and found.finish != "refused":
                 return found.text
             why = f"the model said: {found.text[:500]!r}"
-        self._x.raise_flag(NOT_SUMMARISED, why)
+        self._x.state.raise_flag(NOT_SUMMARISED, why)
         return ""
 
 

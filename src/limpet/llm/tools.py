@@ -144,8 +144,8 @@ async def _edit_note(run: Run[Any], name: str, args: dict[str, Any]) -> str:
     found = x.history.answer_to(shown[-1].request) if shown else None
     if found is None or found[1].decision != "approved":
         return ""
-    asked = await x.unpack(shown[0].args)
-    used = await x.unpack(found[1].args or shown[-1].args)
+    asked = await x.recorder.unpack(shown[0].args)
+    used = await x.recorder.unpack(found[1].args or shown[-1].args)
     if used == asked:
         return ""
     whole = [key for key, value in asked.items() if value == args]  # an MCP tool takes all arguments as one

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Self, TypedDict
 
 from limpet.clock import SECOND, FrozenClock, SystemClock
 from limpet.engine.definitions.agents import Agent
-from limpet.engine.execution.execution import Kit
 from limpet.engine.execution.failures import failure_of
 from limpet.engine.execution.handle import Port
+from limpet.engine.execution.kit import Kit
 from limpet.engine.run.conversation import conversation_of
 from limpet.engine.run.working_state import State
 from limpet.engine.worker.dry_run import AllowedTools, DryRun, DryRunResult

@@ -5,8 +5,8 @@ from typing import Any
 
 from limpet.clock import SECOND, Clock
 from limpet.engine.definitions.agents import Agent
-from limpet.engine.execution.execution import Kit, ToolCaller
 from limpet.engine.execution.handle import Port
+from limpet.engine.execution.kit import Kit, ToolCaller
 from limpet.engine.execution.user_code import UserCode
 from limpet.engine.execution.views import Request
 from limpet.engine.worker.duties import Duty

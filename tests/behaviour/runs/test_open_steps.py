@@ -195,7 +195,7 @@ async def test_a_worker_that_lost_the_run_stops_it_at_the_sweep(slow: Slow) -> N
         before = await kinds(app, "r")
         await slow.advance(400)
         [driver] = app._worker_loop._drivers.values()  # type: ignore[union-attr]
-        assert isinstance(driver._x.stopped, limpet.LeaseLost)  # type: ignore[union-attr]
+        assert isinstance(driver._x.gate.stopped, limpet.LeaseLost)  # type: ignore[union-attr]
         await slow.advance(4000)
         assert await kinds(app, "r") == before
         assert [late.event.kind for late in await app.store.late("r")] == ["step.started", "step.completed"]
@@ -227,7 +227,7 @@ async def test_a_full_disk_stops_the_run_and_it_continues_later(slow: Slow) -> N
         made[0].is_full = True
         await slow.advance(400)
         [driver] = app._worker_loop._drivers.values()  # type: ignore[union-attr]
-        assert isinstance(driver._x.stopped, StoreUnavailable)  # type: ignore[union-attr]
+        assert isinstance(driver._x.gate.stopped, StoreUnavailable)  # type: ignore[union-attr]
         made[0].is_full = False
         await finish(slow, app, "r")
         assert (slow.calls, (await app.info("r")).status) == (2, "completed")

@@ -216,7 +216,7 @@ class ApprovalGate:
     async def _edited(self, request: str) -> Any:
         """Return the arguments as edited by the person, or None."""
         found = self._x.history.answer_to(request)
-        return None if found is None else await self._x.unpack(found[1].args)
+        return None if found is None else await self._x.recorder.unpack(found[1].args)
 
     def _late(self, decided: RequestOutcome, answer: b.RequestAnswered) -> "_UnusedApproval | None":
         """Return the approval as earlier if it was not used in time, else None."""
@@ -304,8 +304,8 @@ class ApprovalGate:
             escalate=ask.escalate,
             number=asking.number,
             tool=tool.name,
-            args=self._x.shown(args),
-            schema=self._x.shown(tool.schema),
+            args=self._x.recorder.shown(args),
+            schema=self._x.recorder.shown(tool.schema),
             risk=tool.traits.risk,
             seen=self._freshness.seen(tool),
             valid=ask.valid,
@@ -327,7 +327,7 @@ class ApprovalGate:
         name, number = step.name, step.number
         refused = self._x.find(f"{name}{OVER_BUDGET}", b.ValueRecorded)
         if refused is not None:
-            recorded = await self._x.recall(refused, b.ValueRecorded)
+            recorded = await self._x.recorder.recall(refused, b.ValueRecorded)
             raise self._x.attribute_error(BudgetExceeded(**refused_facts(recorded)), refused.name)
         for occurrence in count(1):
             request = f"{name}/budget#{occurrence}"
@@ -343,7 +343,7 @@ class ApprovalGate:
                 return
             if found.then == "fail":
                 exceeded, refusal = _exceeded(found), f"{name}{OVER_BUDGET}"
-                await self._x.record(refusal, refusal_value(step, exceeded))
+                await self._x.recorder.record(refusal, refusal_value(step, exceeded))
                 raise self._x.attribute_error(exceeded, refusal)
             await self._ask_for_more(request, number, found)
 
@@ -379,11 +379,11 @@ class ApprovalGate:
         limits = self._x.journal.working.budget
         near = [(limit, getattr(limits, limit)) for limit in pressure]
         exceeded = {"limit": near[0][0], "allowed": near[0][1], "wanted": near[0][1]} if near else {}
-        options = self._x.shown(["go on", "stop"])
+        options = self._x.recorder.shown(["go on", "stop"])
         decided = await self._ask_person(
             request, "escalation", question, number=number, options=options, args=inline(exceeded)
         )
-        if decided.answer is None or await self._x.unpack(decided.answer.answer) != "go on":
+        if decided.answer is None or await self._x.recorder.unpack(decided.answer.answer) != "go on":
             raise self._x.attribute_error(self._as_recorded(request, _exceeded(None)), request)
 
     def _flag(self, pressure: tuple[str, ...]) -> bool:
@@ -392,7 +392,7 @@ class ApprovalGate:
         known = detail.split(", ") if detail else []
         new = [limit for limit in pressure if limit not in known]
         if new:
-            self._x.raise_flag(BUDGET_PRESSURE, ", ".join([*known, *new]), again=True)
+            self._x.state.raise_flag(BUDGET_PRESSURE, ", ".join([*known, *new]), again=True)
         return bool(new)
 
     # Escalation
@@ -409,11 +409,11 @@ class ApprovalGate:
             f"{name}/escalation#{self._x.history.records[name].escalations}",
             "escalation",
             question,
-            options=self._x.shown(list(CHOICES)),
+            options=self._x.recorder.shown(list(CHOICES)),
             number=failed.number,
             **self._about(tool, args),
         )
-        answer = await self._x.unpack(decided.answer.answer) if decided.answer is not None else "fail"
+        answer = await self._x.recorder.unpack(decided.answer.answer) if decided.answer is not None else "fail"
         if isinstance(answer, dict) and "result" in answer:
             return FailureDecision("result", answer["result"], decided.request)
         return FailureDecision("retry" if answer == "retry" else "fail", None, decided.request)
@@ -427,14 +427,14 @@ class ApprovalGate:
             raise self._x.attribute_error(self._expired(decided), name)
         because = f"{decided.answer.by} decided; the agent's reason was: {decision.because}"
         assert decided.answer.answer is not None
-        return replace(decision, chosen=inline(await self._x.unpack(decided.answer.answer)), because=because)
+        return replace(decision, chosen=inline(await self._x.recorder.unpack(decided.answer.answer)), because=because)
 
     def _about(self, tool: Tool[..., Any, Any], args: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields that describe a step to a person, and the schema of its result."""
         return {
             "tool": tool.name,
-            "args": self._x.shown(dict(args)),
-            "schema": self._x.shown(tool.result_schema),
+            "args": self._x.recorder.shown(dict(args)),
+            "schema": self._x.recorder.shown(tool.result_schema),
             "risk": tool.traits.risk,
         }
 
@@ -477,13 +477,13 @@ class ApprovalGate:
             self.unknown_name(name),
             "unknown",
             f"Unknown whether {tool.name} was applied ({unknown.reason}). What was the outcome?",
-            options=self._x.shown(list(OUTCOMES)),
+            options=self._x.recorder.shown(list(OUTCOMES)),
             number=unknown.number,
             **self._about(tool, args),
         )
         if decided.answer is None or decided.answer.decision == "rejected":
             return "gave_up", None, decided.request
-        answer = await self._x.unpack(decided.answer.answer)
+        answer = await self._x.recorder.unpack(decided.answer.answer)
         if isinstance(answer, dict) and "applied" in answer:
             return "applied", answer["applied"], decided.request
         return (answer if answer in ("applied", "not_applied") else "gave_up"), None, decided.request

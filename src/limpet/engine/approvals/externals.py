@@ -121,15 +121,16 @@ class ExternalReads:
         record = x.history.records.get(x.peek_name(source.tool.step_name))
         opened = record.opened if record is not None else None
         stored = opened.args if isinstance(opened, b.StepStarted) else x.memory.last_args(source.name)
-        given = source.tool.renew(await x.unpack(stored), stored.versions) if stored is not None else {}
+        given = source.tool.renew(await x.recorder.unpack(stored), stored.versions) if stored is not None else {}
         args, kwargs = source.tool.unbind(given)
         return await self.find(source, args, kwargs)
 
     async def read_again(self, source: External[..., Any], seen: Seen, name: str) -> Any:
         """Repeat a read that a person saw, as a step with this name, and return the result as JSON."""
-        given = source.tool.renew(await self._x.unpack(seen.args), seen.args.versions) if seen.args is not None else {}
+        x, given = self._x, {}
+        if seen.args is not None:
+            given = source.tool.renew(await x.recorder.unpack(seen.args), seen.args.versions)
         args, kwargs = source.tool.unbind(given)
-        x = self._x
         step, record = self._steps.find(source.tool, args, kwargs, name)
         step.is_check = True
         plain = source.tool.plain_result(await self._steps.run(step, record))
@@ -143,19 +144,19 @@ class ExternalReads:
     async def _known(self, source: External[..., Any], name: str, output: Payload, record: Record | None) -> Any:
         """Return data that the run already has, the same in every execution."""
         x = self._x
-        await x.wait_until_open()
+        await x.gate.wait_until_open()
         if record is not None:
-            await x.recall(record, b.ValueRecorded)
+            await x.recorder.recall(record, b.ValueRecorded)
         else:
-            await x.finish(x.settle(b.ValueRecorded(name=name, value=output)))
-        return source.tool.load_result(await x.unpack(output), output.versions)
+            await x.recorder.finish(x.recorder.settle(b.ValueRecorded(name=name, value=output)))
+        return source.tool.load_result(await x.recorder.unpack(output), output.versions)
 
     async def _read(self, source: External[..., Any], key: str, step: Step, record: Record | None) -> Any:
         x, name = self._x, f"{step.name}/fact#1"
         found = await self._steps.run(step, record)
         noted = x.find(name, b.StatePatched)
         if noted is not None:
-            patch = (await x.recall(noted, b.StatePatched)).patch
+            patch = (await x.recorder.recall(noted, b.StatePatched)).patch
         else:
             plain = x.kit.store.redaction.value(source.tool.plain_result(found))
             fact = Fact(
@@ -166,11 +167,11 @@ class ExternalReads:
             )
             patch, until = StatePatch(facts=(fact,)), x.kit.now() + source.ttl
             x.journal.add(b.ExternalRead(source=source.name, key=key, number=step.number, stale_at=until))
-            ticket = x.settle(b.StatePatched(name=name, patch=patch, number=step.number))
+            ticket = x.recorder.settle(b.StatePatched(name=name, patch=patch, number=step.number))
             output, _ = step.pack(x.kit.store, plain)
             x.memory.note_read(source.name, key, Read(output, until, step.packed))
-            await x.finish(ticket, "patch_returns")
-        x.learn(lambda working: working.apply(patch))
+            await x.recorder.finish(ticket, "patch_returns")
+        x.state.learn(lambda working: working.apply(patch))
         return found
 
 

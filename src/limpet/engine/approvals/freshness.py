@@ -47,14 +47,14 @@ class Freshness:
         """Raise Stale again, if it was recorded for this step."""
         refused = self._x.find(f"{name}{STALE}", b.ValueRecorded)
         if refused is not None:
-            recorded = await self._x.recall(refused, b.ValueRecorded)
+            recorded = await self._x.recorder.recall(refused, b.ValueRecorded)
             raise self._x.attribute_error(Stale(**refused_facts(recorded)), refused.name)
 
     async def refuse(self, step: NewStep, source: str) -> NoReturn:
         """Refuse a step with out-of-date data: record it, raise a risk flag, and raise Stale."""
         stale, refusal = Stale(tool=step.tool, source=source), f"{step.name}{STALE}"
-        self._x.raise_flag(f"stale: {step.tool}", stale.summary)
-        await self._x.record(refusal, refusal_value(step, stale))
+        self._x.state.raise_flag(f"stale: {step.tool}", stale.summary)
+        await self._x.recorder.record(refusal, refusal_value(step, stale))
         raise self._x.attribute_error(stale, refusal)
 
     def seen(self, tool: Tool[..., Any, Any]) -> tuple[Seen, ...]:
@@ -74,10 +74,10 @@ class Freshness:
             source = sources.get(each.source)
             if source is None:
                 continue  # the current code does not depend on it
-            before = await self._x.unpack(each.value)
+            before = await self._x.recorder.unpack(each.value)
             after = await self._current(source, each, f"{request}/{source.tool.step_name}:{each.key[:8]}")
             if not _is_same(source, before, after, each):
-                args = await self._x.unpack(each.args) if each.args is not None else {}
+                args = await self._x.recorder.unpack(each.args) if each.args is not None else {}
                 what = fact_key(source.name, args)
                 found.append(SourceChange(source.name, f"{what} has changed from {_brief(before)} to {_brief(after)}"))
         return found
@@ -90,7 +90,7 @@ class Freshness:
             is_recorded = step in x.history.records
             known = x.memory.reads.get((seen.source, seen.key))
             if not is_recorded and known is not None and known.stale_at > x.kit.now():
-                return await x.unpack(known.output)
+                return await x.recorder.unpack(known.output)
             value = await self._reads.read_again(source, seen, step)
             if not is_recorded:
                 return value

@@ -77,7 +77,7 @@ def refusal_in(body: b.ValueRecorded) -> Refusal | None:
 async def refuse_late(x: Execution, step: NewStep) -> NoReturn:
     """Refuse a call after the run's deadline: record that, and raise DeadlineExceeded."""
     error, refusal = DeadlineExceeded(deadline=x.deadline or 0), f"{step.name}{LATE}"
-    await x.record(refusal, refusal_value(step, error))
+    await x.recorder.record(refusal, refusal_value(step, error))
     raise x.attribute_error(error, refusal)
 
 
@@ -86,5 +86,5 @@ async def recall_late(x: Execution, name: str) -> None:
     if f"{name}{LATE}" in x.history.records:
         refused = x.find(f"{name}{LATE}", b.ValueRecorded)
         assert refused is not None
-        recorded = await x.recall(refused, b.ValueRecorded)
+        recorded = await x.recorder.recall(refused, b.ValueRecorded)
         raise x.attribute_error(DeadlineExceeded(**refused_facts(recorded)), refused.name)

@@ -39,10 +39,10 @@ class ReturnOrder:
         """Whether a call is about to return."""
         return bool(self._waiting or self._issued)
 
-    @property
-    def waiting(self) -> "list[asyncio.Future[None]]":
-        """Futures of the calls that wait for their turn."""
-        return [turn for _, turn in self._waiting]
+    def cancel_all(self) -> None:
+        """Cancel the calls that wait for their turn."""
+        for _, turn in list(self._waiting):
+            turn.cancel()
 
     def note_call(self) -> None:
         """Note that the code made a call, so it has received the last result."""

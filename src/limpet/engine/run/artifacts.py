@@ -28,32 +28,32 @@ class Artifacts:
     async def put(self, name: str, record: Record | None, data: bytes | str | Path, what: tuple[str, str]) -> Artifact:
         """Store content as an artifact; `what` is its type and summary. On replay, the content is not read again."""
         x = self._x
-        await x.wait_until_open()
+        await x.gate.wait_until_open()
         if record is not None:
-            stored = await x.recall(record, ArtifactStored)
+            stored = await x.recorder.recall(record, ArtifactStored)
         else:
             number = x.last_step()
-            with x.work():
+            with x.gate.work():
                 stored = await self._store(name, data, what, number)
-                ticket = x.settle(stored)
+                ticket = x.recorder.settle(stored)
                 x.memory.artifacts[stored.artifact_id] = stored.content
-            await x.finish(ticket, "patch_returns")
-        return x.learn(lambda working: working.put_stored(stored), None if record is None else record.end)
+            await x.recorder.finish(ticket, "patch_returns")
+        return x.state.learn(lambda working: working.put_stored(stored), None if record is None else record.end)
 
     async def content(self, artifact: str) -> bytes:
         """Return the content of an artifact of this run; it never changes."""
         x = self._x
-        await x.wait_until_open()
+        await x.gate.wait_until_open()
         payload = x.memory.artifacts.get(artifact)
         if payload is None or isinstance(payload.blob, UnsetType):
             raise NotFound(what="artifact", id=artifact)
-        return await x.retry_store(lambda: read_whole(x.kit.store, payload))
+        return await x.recorder.retry_store(lambda: read_whole(x.kit.store, payload))
 
     async def _store(
         self, name: str, data: bytes | str | Path, what: tuple[str, str], number: int | None
     ) -> ArtifactStored:
         x = self._x
-        content = await x.retry_store(lambda: x.kit.store.put_blob(_content(data)))
+        content = await x.recorder.retry_store(lambda: x.kit.store.put_blob(_content(data)))
         return ArtifactStored(
             name=name,
             artifact_id=x.kit.ids.new(),

@@ -130,7 +130,7 @@ class Children:
     async def call(self, sent: OutgoingCall, how: CallOptions) -> Any:
         """Run the other agent, and return its result."""
         x, name, record = self._x, sent.name, sent.record
-        await x.wait_until_open()
+        await x.gate.wait_until_open()
         await recall_late(x, name)
         is_replayed = record is not None and record.settled is not None
         if record is None or (record.ignored_return and not await self._resume_child(record)):
@@ -150,7 +150,7 @@ class Children:
         assert isinstance(returned, b.AgentReturned)
         if returned.outcome != "completed":
             raise x.attribute_error(self._error_of(record, returned), name)
-        output = await x.unpack(returned.output)
+        output = await x.recorder.unpack(returned.output)
         if isinstance(sent.agent, str):
             await self._check_result(sent.agent, record, returned, output, is_replayed=is_replayed)
             return output
@@ -170,14 +170,14 @@ class Children:
         assert isinstance(called, b.AgentCalled)
         known = x.find(refusal, b.ValueRecorded)
         if known is not None:
-            faults = (await x.recall(known, b.ValueRecorded)).value.value()
+            faults = (await x.recorder.recall(known, b.ValueRecorded)).value.value()
         elif returned.contract == called.contract or is_replayed:
             return
         else:
             faults = list((await self._resolve(agent)).output_codec.faults(output, "result"))
             if not faults:
                 return
-            await x.record(refusal, faults)
+            await x.recorder.record(refusal, faults)
         reason = "; ".join(faults[:5])[:500]
         raise x.attribute_error(
             ContractError(agent=agent, what="result", reason=reason, faults=tuple(faults)), record.name
@@ -187,14 +187,14 @@ class Children:
         """Cancel a called run because the code no longer waits for it. On replay, the command is sent again."""
         x, called = self._x, record.opened
         assert isinstance(called, b.AgentCalled)
-        if x.is_closed or x.stopped is not None:
+        if x.gate.is_closed or x.gate.stopped is not None:
             return
         reason = f"{x.run} does not wait for it any more"
         cancel = b.CancelRequested(command=f"{x.run}:withdrawn-{record.seq}", reason=reason, **sent_by_run(x.run))
 
         async def tell() -> None:
             with suppress(WrongState, NotFound):
-                await x.retry_store(lambda: x.kit.store.send_commands(called.run, cancel, actor=x.kit.worker))
+                await x.recorder.retry_store(lambda: x.kit.store.send_commands(called.run, cancel, actor=x.kit.worker))
 
         task = asyncio.ensure_future(tell())
         self._cancel_tasks.add(task)
@@ -208,37 +208,39 @@ class Children:
             return True
         resume = b.ResumeRequested(command=f"{x.run}:resume-{record.ignored_return}", **sent_by_run(x.run))
         try:
-            await x.retry_store(lambda: x.kit.store.send_commands(called.run, resume, actor=x.kit.worker))
+            await x.recorder.retry_store(lambda: x.kit.store.send_commands(called.run, resume, actor=x.kit.worker))
         except NotFound:
             return False
         except WrongState:  # already resumed by another process, unless it has ended permanently
-            row = await x.retry_store(lambda: x.kit.store.get(called.run))
+            row = await x.recorder.retry_store(lambda: x.kit.store.get(called.run))
             if row.status in ("failed", "cancelled"):
                 return False
-        with x.work():
-            await x.append(called)  # the fold counts the run as awaited again, so it can be cancelled from here
+        with x.gate.work():
+            await x.recorder.append(
+                called
+            )  # the fold counts the run as awaited again, so it can be cancelled from here
         return True
 
     async def start(self, sent: OutgoingCall, id: str | None) -> str:
         """Start a run without waiting for it, and return its id."""
         x, record = self._x, sent.record
-        await x.wait_until_open()
+        await x.gate.wait_until_open()
         await recall_late(x, sent.name)
         if record is None:
             agent = await self._resolve(sent.agent)
             await self._create(agent, sent, CallOptions("start", id=None if id is None else check_id(id)))
-            await x.finish(x.return_order.issue_ticket())
+            await x.recorder.finish(x.return_order.issue_ticket())
             called = x.history.records[sent.name].opened
             assert isinstance(called, b.AgentCalled)
         else:
-            called = await x.recall(record, b.AgentCalled)
+            called = await x.recorder.recall(record, b.AgentCalled)
         return called.run
 
     async def _resolve(self, agent: Agent[Any, Any] | str) -> Agent[Any, Any]:
         """Return the agent; one that is called by name is described by its stored contract."""
         if not isinstance(agent, str):
             return agent
-        return await self._x.retry_store(lambda: find_agent(self._x.kit.store, agent))
+        return await self._x.recorder.retry_store(lambda: find_agent(self._x.kit.store, agent))
 
     def _error_of(self, record: Record, returned: b.AgentReturned) -> LimpetError:
         """Return the error for a called run that did not complete.
@@ -293,7 +295,7 @@ class Children:
             },
         )
         if x.is_dry_run:
-            await x.halt(NotRecorded(tool=agent.name, effect=f"agent, {mode}"))
+            await x.gate.halt(NotRecorded(tool=agent.name, effect=f"agent, {mode}"))
         x.children += how.id is None
         child = _chosen_id(x, how.id) if how.id is not None else _child_id(x.run, agent.name, x.children)
         called = b.AgentCalled(
@@ -326,7 +328,7 @@ class Children:
 
     def _initial(self, agent: Agent[Any, Any], how: CallOptions, limits: Limits | None) -> StatePatch | None:
         """Return the initial state of the other run: the named facts and artifacts, and its budget."""
-        known = self._x.working.freeze()
+        known = self._x.state.working.freeze()
         facts = {fact.key: fact for fact in known.known_facts}
         artifacts = {each.artifact_id: each for each in known.artifacts}
         for what, wanted, available in (("facts", how.facts, facts), ("artifacts", how.artifacts, artifacts)):
@@ -353,11 +355,13 @@ class Children:
         if called.budget is not None:
             x.lent[child] = called.budget
         try:
-            with x.work():
-                taken = await x.write_until_stored(lambda: x.journal.append_together(called, legs=[leg], blobs=blobs))
+            with x.gate.work():
+                taken = await x.recorder.write_until_stored(
+                    lambda: x.journal.append_together(called, legs=[leg], blobs=blobs)
+                )
                 if taken is not None and is_own:
                     self._check_same(taken, created, child)
-                    await x.append(called)
+                    await x.recorder.append(called)
         finally:
             x.lent.pop(child, None)
         return taken is None or is_own

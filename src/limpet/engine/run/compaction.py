@@ -196,10 +196,10 @@ class RunCompaction:
         head = await conversation.head(begun, x.find(begun, b.ValueRecorded))
         if not head:
             return False
-        talk = await x.retry_store(lambda: read_talk(x.kit.store, conversation.id, head))
+        talk = await x.recorder.retry_store(lambda: read_talk(x.kit.store, conversation.id, head))
         if step not in x.history.records and not self._is_due(talk, above):
             return False
-        old, messages = await x.retry_store(lambda: old_messages(x.kit.store, talk, keep, summariser.room))
+        old, messages = await x.recorder.retry_store(lambda: old_messages(x.kit.store, talk, keep, summariser.room))
         if not old:
             return False
         reference = {"conversation": conversation.id, "head": head, **summariser.reference(messages)}
@@ -209,7 +209,7 @@ class RunCompaction:
         try:
             summary = checked_summary(await self._steps.run(called, record))
         except (StepFailed, ValueError) as error:
-            x.raise_flag(NOT_SUMMARISED, error.summary if isinstance(error, StepFailed) else str(error))
+            x.state.raise_flag(NOT_SUMMARISED, error.summary if isinstance(error, StepFailed) else str(error))
             return False
         gone = [each.seq for each in old]
         body, blobs = conversation.summary(summary, gone, [each.seq for each in talk.entries], talk.summaries)
@@ -218,7 +218,7 @@ class RunCompaction:
 
     def _is_due(self, talk: Talk, above: int) -> bool:
         own = [place for place, each in enumerate(talk.entries) if _is_reply(each.message, self._x.run)]
-        has_failed = NOT_SUMMARISED in self._x.working.freeze().risk_flags
+        has_failed = NOT_SUMMARISED in self._x.state.working.freeze().risk_flags
         return has_outgrown(talk.sizes, above, max(own, default=0) if has_failed else None)
 
 

@@ -127,18 +127,18 @@ class RunConversation:
     ) -> int:
         """Append messages together with the run's own event, and return the sequence of the first one."""
         x = self._x
-        await x.wait_until_open()
+        await x.gate.wait_until_open()
         if record is not None:
-            return (await x.recall(record, b.MessageSaid)).message
+            return (await x.recorder.recall(record, b.MessageSaid)).message
         await x.check_new(name)
 
         def said(seq: int) -> b.MessageSaid:
             return b.MessageSaid(name=name, conversation=self.id, message=seq, count=len(messages))
 
         saying = OutgoingMessages(self._writer, tuple(messages), said, tuple(blobs))
-        with x.work():
-            await x.write_until_stored(lambda: x.journal.say(saying))
-        await x.finish(x.return_order.issue_ticket())
+        with x.gate.work():
+            await x.recorder.write_until_stored(lambda: x.journal.say(saying))
+        await x.recorder.finish(x.return_order.issue_ticket())
         assert isinstance(saying.note, b.MessageSaid)
         return saying.note.message
 
@@ -158,7 +158,7 @@ class RunConversation:
 
     async def keep_unread(self, signals: Sequence[b.SignalReceived]) -> Leg:
         """Return the append that keeps messages which an ending run has not received, for the next run."""
-        await self._x.retry_store(self._writer.look)
+        await self._x.recorder.retry_store(self._writer.look)
         new = self._x.kit.ids.new
         return self._writer.leg(
             [
@@ -169,17 +169,19 @@ class RunConversation:
 
     async def exists(self) -> bool:
         """Return whether the conversation has messages, or the run was started in it."""
-        return self._x.memory.created.conversation is not None or bool(await self._x.retry_store(self._last_seq))
+        return self._x.memory.created.conversation is not None or bool(
+            await self._x.recorder.retry_store(self._last_seq)
+        )
 
     async def head(self, name: str, record: Record | None) -> int:
         """Return the sequence of the last message, the same in every execution."""
         x = self._x
-        await x.wait_until_open()
+        await x.gate.wait_until_open()
         if record is not None:
-            seq: int = (await x.recall(record, b.ValueRecorded)).value.value()
+            seq: int = (await x.recorder.recall(record, b.ValueRecorded)).value.value()
             return seq
-        seq = await x.retry_store(self._last_seq)
-        await x.record(name, seq)
+        seq = await x.recorder.retry_store(self._last_seq)
+        await x.recorder.record(name, seq)
         return seq
 
     async def _last_seq(self) -> int:
@@ -192,8 +194,8 @@ class RunConversation:
         if not seq:
             return []
         store = self._x.kit.store
-        found = await self._x.retry_store(lambda: latest(store, self.id, last=last, upto=seq))
-        return await self._x.retry_store(lambda: shown(store, found))
+        found = await self._x.recorder.retry_store(lambda: latest(store, self.id, last=last, upto=seq))
+        return await self._x.recorder.retry_store(lambda: shown(store, found))
 
 
 async def task_of(store: Store, input: Payload) -> str:

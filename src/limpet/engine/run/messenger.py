@@ -53,9 +53,9 @@ class Messenger:
 
         async def patch(run: str, change: dict[str, Any]) -> None:
             x, id = self._x, idempotency_key()
-            if await x.retry_store(lambda: x.kit.store.has_command(run, id)):
+            if await x.recorder.retry_store(lambda: x.kit.store.has_command(run, id)):
                 return  # An earlier attempt sent it, and it may be applied by now.
-            found = await x.retry_store(lambda: patch_to_send(x.kit.store, run, change, source=f"run {x.run}"))
+            found = await x.recorder.retry_store(lambda: patch_to_send(x.kit.store, run, change, source=f"run {x.run}"))
             await self._send(run, b.PatchReceived(command=id, patch=found, **sent_by_run(x.run)))
 
         return self._step(patch, "send_patch", run, change)
@@ -68,4 +68,4 @@ class Messenger:
 
     async def _send(self, run: str, body: b.SignalReceived | b.PatchReceived, **more: Any) -> None:
         x = self._x
-        await x.retry_store(lambda: x.kit.store.send_commands(run, body, actor=x.kit.worker, **more))
+        await x.recorder.retry_store(lambda: x.kit.store.send_commands(run, body, actor=x.kit.worker, **more))

@@ -102,10 +102,10 @@ class Run(Generic[S]):
     @property
     def state(self) -> State[S]:
         """The agent's working state at this point of the code: goal, plan, facts, questions, artifacts, flags, data."""
-        working = self._x.working
-        if self._cached_state is None or self._cached_state[0] != self._x.patched:
+        working = self._x.state.working
+        if self._cached_state is None or self._cached_state[0] != self._x.state.patched:
             agent = self._x.agent
-            self._cached_state = (self._x.patched, State(working.freeze(), agent.data_codec, agent.rules.data))
+            self._cached_state = (self._x.state.patched, State(working.freeze(), agent.data_codec, agent.rules.data))
         return self._cached_state[1]
 
     def __repr__(self) -> str:
@@ -336,14 +336,14 @@ class Run(Generic[S]):
         """
         verb, now = self._x.take_name(f"receive:{USER}"), self._x.kit.now()
         received = await self._signal(verb, self._x.find(verb, b.WaitOpened), USER, now)
-        said, name = await self._x.unpack(received.value), self._x.take_name("say")
+        said, name = await self._x.recorder.unpack(received.value), self._x.take_name("say")
         text = said if isinstance(said, str) else canonical(said).decode()
         sender: Sender = {"by": received.by, "via": received.via}
         await self.conversation.say(name, self._x.find(name, b.MessageSaid), text, "user", sender)
 
     async def _receive(self, verb: str, record: Record | None, signal: str, type: type[T], expires: int | None) -> T:
         received, codec = await self._signal(verb, record, signal, expires), codec_of(type)
-        plain = await self._x.unpack(received.value)
+        plain = await self._x.recorder.unpack(received.value)
         try:
             value: T = codec.load(plain)
         except InvalidValue as error:
@@ -385,13 +385,13 @@ class Run(Generic[S]):
 
     async def _patch(self, name: str, record: Record | None, patch: StatePatch | None) -> None:
         x = self._x
-        await x.wait_until_open()
+        await x.gate.wait_until_open()
         if record is not None:
-            patch = (await x.recall(record, b.StatePatched)).patch
+            patch = (await x.recorder.recall(record, b.StatePatched)).patch
         else:
             assert patch is not None
-            await x.finish(x.settle(b.StatePatched(name=name, patch=patch)), "patch_returns")
-        x.learn(lambda working: working.apply(patch), None if record is None else record.end)
+            await x.recorder.finish(x.recorder.settle(b.StatePatched(name=name, patch=patch)), "patch_returns")
+        x.state.learn(lambda working: working.apply(patch), None if record is None else record.end)
 
     def decide(
         self, question: str, /, *, choose: T, over: Sequence[T], because: str, confidence: float | None = None
@@ -419,14 +419,14 @@ class Run(Generic[S]):
 
     async def _decide(self, body: b.DecisionMade, record: Record | None, options: list[tuple[Any, T]]) -> T:
         x = self._x
-        await x.wait_until_open()
+        await x.gate.wait_until_open()
         if record is None:
             escalate = x.agent.rules.escalate
             if escalate is not None and escalate.asks_about(body.confidence):
                 body = await self._steps.approvals.confirm(body)
-            await x.finish(x.settle(body))
+            await x.recorder.finish(x.recorder.settle(body))
         else:
-            body = await x.recall(record, b.DecisionMade)
+            body = await x.recorder.recall(record, b.DecisionMade)
         plain = body.chosen.value()
         return next((option for each, option in options if each == plain), plain)
 
@@ -485,9 +485,9 @@ class Run(Generic[S]):
     ) -> ContextSlice:
         found = await self.conversation.messages(name, record, MAX_MESSAGES)
         x = self._x
-        task = await x.retry_store(lambda: task_of(x.kit.store, x.memory.created.input))
+        task = await x.recorder.retry_store(lambda: task_of(x.kit.store, x.memory.created.input))
         step = x.last_step()
-        known = Known(x.working.freeze(), step, x.journal.fold.since or step, "running", task)
+        known = Known(x.state.working.freeze(), step, x.journal.fold.since or step, "running", task)
         messages = [each.spoken() for each in found]
         return slice_of(known, messages=messages, max_tokens=max_tokens, max_bytes=max_bytes)
 
@@ -575,13 +575,13 @@ class ScopeEntry(AbstractAsyncContextManager[None]):
     def leave(self, *, done: bool) -> Coroutine[Any, Any, None] | None:
         """Leave the scope; return a coroutine that sets the plan item's status to `done`, or None after an error."""
         assert self._before is not None
-        marking = self._mark("leave", "done") if done and not self._run._x.is_closed else None
+        marking = self._mark("leave", "done") if done and not self._run._x.gate.is_closed else None
         set_scope(self._before)
         return marking
 
     def _mark(self, verb: str, status: PlanStatus) -> Coroutine[Any, Any, None]:
         x = self._run._x
-        index = x.working.item(self._name)
+        index = x.state.working.item(self._name)
         name = current_scope().take(f"scope.{verb}", current_caller())
         record = x.find(name, b.StatePatched)
         if record is None and index is None:
@@ -621,9 +621,9 @@ class Turns(AsyncIterator[Turn]):
         """Start the next turn, or re-enter the current one. Returns False if `max` is reached."""
         x = self._x
         x.note_call()
-        await x.wait_until_open()
+        await x.gate.wait_until_open()
         if self._is_first and self._number:
-            x.start_turn(self._loop)
+            x.state.start_turn(self._loop)
         elif self._most is not None and self._number >= self._most:
             return False
         else:
@@ -645,10 +645,10 @@ class Turns(AsyncIterator[Turn]):
         self._apply_received()
         self._number += 1
         x.journal.add(b.TurnStarted(loop=self._loop, number=self._number))
-        with x.work():
-            if x.must_flush("turn_ends"):
-                await x.flush()
-            await x.snapshot()
+        with x.gate.work():
+            if x.recorder.must_flush("turn_ends"):
+                await x.recorder.flush()
+            await x.recorder.snapshot()
 
     def _apply_received(self) -> None:
         """Apply the patches that others have sent since the last turn. They belong to the turn that ends here."""
@@ -657,5 +657,5 @@ class Turns(AsyncIterator[Turn]):
             patch = rebased(x.journal.working, sent)
             name = f"{self._loop}/{self._number}/received#{count}"
             x.journal.add(b.StatePatched(name=name, patch=patch, event=seq))
-            x.learn(partial(Working.apply, patch=patch))
+            x.state.learn(partial(Working.apply, patch=patch))
             del x.history.patches[seq]

@@ -76,7 +76,7 @@ class ProgressReports:
 
     def _write_or_delay(self) -> None:
         now = self._x.kit.clock.ticks()
-        if self.call is None or self._x.is_closed:
+        if self.call is None or self._x.gate.is_closed:
             return
         if self._last is not None and now < self._last + SECOND:
             if self._cancel_timer is None:
@@ -86,7 +86,7 @@ class ProgressReports:
 
     def _write(self) -> None:
         self._cancel_timer = None
-        if self.call is None or self._x.is_closed:
+        if self.call is None or self._x.gate.is_closed:
             return
         call = self.call
         if not call.note and call.fraction is None and call.partial_value is None:
@@ -101,4 +101,4 @@ class ProgressReports:
                 partial=call.partial_value,
             )
         )
-        self._flushing = self._loop.create_task(self._x.flush())
+        self._flushing = self._loop.create_task(self._x.recorder.flush())

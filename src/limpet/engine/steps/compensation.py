@@ -116,8 +116,8 @@ class Compensation:
             return
         while True:
             if failure is None:
-                await x.wait_until_open()
-                with x.work():
+                await x.gate.wait_until_open()
+                with x.gate.work():
                     failure = await self._attempt(step, tool, attempt)
             if failure is None:
                 return
@@ -136,21 +136,21 @@ class Compensation:
     async def _attempt(self, step: StepView, tool: Tool[..., Any, Any], attempt: int) -> Failure | None:
         x, number = self._x, step.number
         key = f"{step.key}:undo"
-        await x.append(b.CompensationStarted(number=number, attempt=attempt, key=key, because=self._first()))
+        await x.recorder.append(b.CompensationStarted(number=number, attempt=attempt, key=key, because=self._first()))
         call = Call(key, attempt, sends=key, undoes=step.key)
         try:
             output = step.result or step.partial
-            result = None if output is None else tool.load_result(await x.unpack(output), output.versions)
+            result = None if output is None else tool.load_result(await x.recorder.unpack(output), output.versions)
             stored = step.args
-            args, named = tool.unbind(tool.renew(await x.unpack(stored), stored.versions))
+            args, named = tool.unbind(tool.renew(await x.recorder.unpack(stored), stored.versions))
             assert tool.hooks.compensate is not None
             work = x.kit.perform(tool, tool.hooks.compensate, ((result, *args), named), call)
             await (work if tool.traits.timeout is None else within(x, work, tool.traits.timeout))
         except Exception as error:  # noqa: BLE001 - every error is recorded
             failure = failure_of(error)
-            await x.append(b.CompensationFailed(number=number, attempt=attempt, failure=failure))
+            await x.recorder.append(b.CompensationFailed(number=number, attempt=attempt, failure=failure))
             return failure
-        await x.append(b.CompensationCompleted(number=number, attempt=attempt))
+        await x.recorder.append(b.CompensationCompleted(number=number, attempt=attempt))
         return None
 
     async def _may_undo(self, tool: Tool[..., Any, Any], step: StepView) -> bool:
@@ -177,11 +177,11 @@ class Compensation:
             kind="compensation",
             question=question,
             to=approvals.to if approvals is not None else ("anyone",),
-            options=x.shown(list(choices)),
+            options=x.recorder.shown(list(choices)),
             number=number,
             tool=tool.name,
         )
         decided = await self._waits.request(x.find(name, b.RequestOpened), opened)
         if decided.answer is None or decided.answer.decision == "rejected":
             return False
-        return decided.answer.decision == "approved" or await x.unpack(decided.answer.answer) == choices[0]
+        return decided.answer.decision == "approved" or await x.recorder.unpack(decided.answer.answer) == choices[0]

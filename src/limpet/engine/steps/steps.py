@@ -104,10 +104,10 @@ class Steps:
     async def run(self, step: Step, record: Record | None) -> Any:
         """Return the result of the step, recorded or new. Raises StepFailed or a subclass."""
         x = self._x
-        await x.wait_until_open()
+        await x.gate.wait_until_open()
         if record is not None and record.settled is not None:
             assert record.end is not None
-            await x.enter(record.end)
+            await x.recorder.enter(record.end)
             return await self._outcome(step, record.settled)
         await recall_late(x, step.name)
         latest = await self._last_event(step, record)
@@ -120,7 +120,7 @@ class Steps:
         assert latest is not None
         self._invalidate(step, latest)
         ticket = x.return_order.issue_ticket()
-        await x.finish(ticket, _checkpoint_moment(step.tool, latest))
+        await x.recorder.finish(ticket, _checkpoint_moment(step.tool, latest))
         return await self._outcome(step, latest)
 
     def _invalidate(self, step: Step, latest: Latest) -> None:
@@ -141,7 +141,7 @@ class Steps:
         args = step.args
         if traits.effect != "none" or opened.grant is not None:
             # An effect keeps the arguments with which it was started, because a person may have edited them.
-            args = step.tool.renew(await x.unpack(opened.args), opened.args.versions)
+            args = step.tool.renew(await x.recorder.unpack(opened.args), opened.args.versions)
         self._prepare(step, args)
         step.key = opened.key or step.key
         latest = record.latest
@@ -236,8 +236,8 @@ class Steps:
     async def _escalate(self, step: Step, failed: b.StepFailed) -> Latest:
         """Ask a person whether to retry the step, fail it, or use a given result."""
         place = step.place(failed.attempt)
-        with self._x.work():
-            await self._x.flush()
+        with self._x.gate.work():
+            await self._x.recorder.flush()
         decision = await self.approvals.escalate(step.tool, step.name, failed, step.args)
         if decision.what == "retry":
             return await self._attempt(step, failed.attempt + 1)
@@ -263,25 +263,25 @@ class Steps:
             await self.approvals.check_budget(_new(step), step.tool.traits.max_spend)
         is_fresh = step.is_fresh
         step.is_budget_checked = step.is_fresh = False
-        await x.wait_until_open()
+        await x.gate.wait_until_open()
         if (
             not is_fresh
             and not x.is_stubbed(step.tool)
             and (stale := await self._stale(step, attempt, nothing_left)) is not None
         ):
             return stale
-        with x.work():
+        with x.gate.work():
             if x.is_stubbed(step.tool):
                 return await self._stub(step, attempt)
             if step.tool.traits.effect == "transaction" and not x.kit.perform.is_stubbed(step.tool):
                 return await self._transact(step, attempt)
             if not await self._record_start(step, attempt):
-                await x.flush()
+                await x.recorder.flush()
                 step.packed = None  # needs a new approval
                 return None
             body = await self._call_tool(step, attempt)
-            if isinstance(body, b.StepFailed) and not body.is_final and x.must_flush("step_returns"):
-                await x.flush()
+            if isinstance(body, b.StepFailed) and not body.is_final and x.recorder.must_flush("step_returns"):
+                await x.recorder.flush()
             return body
 
     async def _stale(self, step: Step, attempt: int, nothing_left: bool) -> Latest:
@@ -308,7 +308,7 @@ class Steps:
         """Record a stubbed result instead of calling the tool, in a fork without live effects."""
         x, started = self._x, replace(self._started(step, attempt), stubbed=True)
         if step.tool.kind == "model":
-            await x.halt(NotStubbed(tool=step.tool.name, number=step.number, reason=NO_MODEL, fix=ALLOW_MODEL))
+            await x.gate.halt(NotStubbed(tool=step.tool.name, number=step.number, reason=NO_MODEL, fix=ALLOW_MODEL))
         try:
             result, step.made_up = await self._stub_results.result(step)
             started = replace(started, made_up=step.made_up)
@@ -330,7 +330,7 @@ class Steps:
         x.journal.add(*opening, blobs=step.blobs)
         step.attempt, step.grant, step.call = attempt, None, None  # an approval is used once
         if step.tool.traits.effect != "none":
-            await x.flush()
+            await x.recorder.flush()
         return True
 
     async def _record_start_if_current(
@@ -343,11 +343,11 @@ class Steps:
         x, is_left = self._x, False
 
         async def write() -> bool:
-            with x.work():
-                done = await x.write_until_stored(
+            with x.gate.work():
+                done = await x.recorder.write_until_stored(
                     lambda: x.journal.append_if_current(*opening, last_seen=last_seen, blobs=step.blobs)
                 )
-                if done and is_left and not x.is_closed:
+                if done and is_left and not x.gate.is_closed:
                     x.journal.add(b.StepUnknown(**step.place(attempt), reason="cancelled"))
             return done
 
@@ -370,7 +370,7 @@ class Steps:
         step.call = reports.call = call
         if not step.tool.is_async:
             call.late = asyncio.get_running_loop().create_future()
-        with x.running_tool():
+        with x.gate.running_tool():
             try:
                 output = await self._perform(step, call)
             except Exception as error:  # noqa: BLE001 - every error of a tool is recorded
@@ -406,7 +406,7 @@ class Steps:
             timeout_at=timeout_at,
             kind=step.tool.kind,
             granted_by="" if step.grant is None else self._granted_by(step.grant),
-            item=self._x.working.position,
+            item=self._x.state.working.position,
         )
 
     def _granted_by(self, grant: str) -> str:
@@ -465,7 +465,7 @@ class Steps:
         On replay the step does not start again, but waits for the same cancellation.
         """
         x = self._x
-        if x.is_closed or x.stopped is not None or (step.attempt == 0 and latest is None):
+        if x.gate.is_closed or x.gate.stopped is not None or (step.attempt == 0 and latest is None):
             return
         attempt = step.attempt or (latest.attempt if latest is not None else 1)
         spent = None
@@ -495,7 +495,7 @@ class Steps:
                 return done[0]
             except (ConnectionLost, StoreBusy):
                 await x.kit.clock.sleep(SECOND)
-                await x.retry_store(x.journal.refresh)
+                await x.recorder.retry_store(x.journal.refresh)
                 record = x.history.records.get(step.name)
                 if record is not None and isinstance(record.settled, b.StepCompleted):
                     return record.settled
@@ -503,7 +503,7 @@ class Steps:
                     step.packed = None  # a standing approval may have been revoked
                     return None
             except (LeaseLost, StoreUnavailable) as error:
-                await x.halt(error)
+                await x.gate.halt(error)
             except Exception as error:  # noqa: BLE001 - every error of a tool is recorded
                 x.journal.add(self._started(step, attempt), blobs=step.blobs)
                 step.grant = None  # the approval was used
@@ -533,7 +533,7 @@ class Steps:
     async def _output(self, step: Step, settled: b.StepCompleted | b.StepResolved) -> Any:
         """Return the recorded result. Raises OutputUnavailable if it does not match the tool's type."""
         versions = settled.output.versions if settled.output is not None else {}
-        output = await self._x.unpack(settled.output)
+        output = await self._x.recorder.unpack(settled.output)
         try:
             return step.tool.load_result(output, versions)
         except InvalidValue as error:

@@ -49,7 +49,7 @@ class StubResults:
         arguments. Otherwise it is a sample of the declared type.
         """
         known = await self._known(step)
-        value = sample(step.tool.result_schema) if known is None else await self._x.unpack(known)
+        value = sample(step.tool.result_schema) if known is None else await self._x.recorder.unpack(known)
         try:
             loaded = step.tool.load_result(value, None if known is None else known.versions)
             value = step.tool.plain_result(loaded)

@@ -96,9 +96,9 @@ class UnknownOutcomes:
         if verify is None:
             return None
         place = step.place(unknown.attempt)
-        await x.wait_until_open()
-        with x.work():
-            await x.flush()
+        await x.gate.wait_until_open()
+        with x.gate.work():
+            await x.recorder.flush()
             call = Call(step.key, unknown.attempt)
             try:
                 work = x.kit.perform(step.tool, verify, step.bound(), call)

@@ -71,16 +71,16 @@ class Questions:
             kind="ask",
             question=x.kit.store.redaction.text(question),
             to=(to,) if isinstance(to, str) else tuple(to),
-            schema=None if options is not None else x.shown(wanted.schema()),
-            options=None if options is None else x.shown(options),
-            default=x.shown(wanted.dump(how["default"])) if "default" in how else None,
+            schema=None if options is not None else x.recorder.shown(wanted.schema()),
+            options=None if options is None else x.recorder.shown(options),
+            default=x.recorder.shown(wanted.dump(how["default"])) if "default" in how else None,
             expires=expires,
             escalate=tuple(how.get("escalate", ())),
         )
 
     async def _wait(self, name: str, record: Record | None, opened: b.RequestOpened | None, wanted: TypeCodec) -> Any:
         x = self._x
-        await x.wait_until_open()
+        await x.gate.wait_until_open()
         if opened is not None:
             await x.check_new(name)
         request = opened if record is None else record.opened
@@ -88,11 +88,11 @@ class Questions:
         decided = await self._waits.request(record, request)
         if decided.answer is None:
             if request.default is not None:
-                return wanted.load(await x.unpack(request.default))
+                return wanted.load(await x.recorder.unpack(request.default))
             expired_at = decided.expires or 0
             raise x.attribute_error(Expired(request=decided.request, expired_at=expired_at, fix=AFTER_EXPIRY), name)
         try:
-            return wanted.load(_value_of(decided.answer, await x.unpack(decided.answer.answer)))
+            return wanted.load(_value_of(decided.answer, await x.recorder.unpack(decided.answer.answer)))
         except InvalidValue as error:
             raise x.attribute_error(InvalidAnswer(request=decided.request, reason=error.at("answer")), name) from error
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, NoReturn
 
 from limpet.clock import earliest
-from limpet.engine.execution.execution import Execution, OpenWait
+from limpet.engine.execution.execution import Execution
+from limpet.engine.execution.gate import OpenWait
 from limpet.engine.execution.run_log import RunLog
 from limpet.engine.replay.history import Record
 from limpet.engine.waits.notifications import notification_runs
@@ -47,7 +48,7 @@ class Waits:
     def __init__(self, execution: Execution) -> None:
         self._x = execution
         self._slots: dict[str, OpenWait] = {}
-        execution.waiting = self._slots
+        execution.gate.waiting = self._slots
         self._taken: set[int] = set()
         self._expirations: dict[str, _Expiration] = {}
         """Expirations that were sent but may not be written yet, by the name of the wait."""
@@ -128,7 +129,7 @@ class Waits:
         del self._slots[slot.name]
         if ended.event is not None:
             self._taken.add(ended.event)
-        slot.ended.set_result((ended, self._x.settle(ended)))
+        slot.ended.set_result((ended, self._x.recorder.settle(ended)))
 
     # Kinds of waits
 
@@ -210,7 +211,7 @@ class Waits:
                     ended.set_result((b.WaitEnded(name=name, how="fired"), 0))
 
         self._slots[place] = OpenWait(place, wait, until, look, ended)
-        self._x.wake_driver()
+        self._x.gate.wake_driver()
         try:
             await ended
         finally:
@@ -220,11 +221,11 @@ class Waits:
         self, record: Record | None, opened: Opening, wait: Wait, wake: int | None, look: Check
     ) -> b.WaitEnded:
         x, name = self._x, opened.name
-        await x.wait_until_open()
+        await x.gate.wait_until_open()
         if record is not None and isinstance(record.settled, b.WaitEnded):
             assert record.end is not None
             if record.settled.how != "withdrawn":
-                await x.enter(record.end)
+                await x.recorder.enter(record.end)
                 return record.settled
         if record is not None and record.settled is not None:
             await self.until_cancelled(record)
@@ -234,14 +235,14 @@ class Waits:
         request = opened if isinstance(opened, b.RequestOpened) else None
         until = wake if request is None else self._expiry(request)
         self._slots[name] = OpenWait(name, wait, until, look, ended, request)
-        x.active_at = x.kit.clock.ticks()
-        x.wake_driver()
+        x.gate.active_at = x.kit.clock.ticks()
+        x.gate.wake_driver()
         try:
             end, ticket = await ended
         except asyncio.CancelledError:
             self._withdraw(name, request, ended)
             raise
-        await x.finish(ticket)
+        await x.recorder.finish(ticket)
         return end
 
     def _was_closed(self, opened: Opening) -> bool:
@@ -258,10 +259,10 @@ class Waits:
         x = self._x
         give_up_at = x.kit.clock.ticks() + max(record.cancelled_at - record.time, 0) + CANCEL_TIMEOUT
         self.awaiting_cancel[record.name] = give_up_at
-        cancel_timer = x.kit.clock.call_later(give_up_at - x.kit.clock.ticks(), x.wake_driver)
-        x.wake_driver()
+        cancel_timer = x.kit.clock.call_later(give_up_at - x.kit.clock.ticks(), x.gate.wake_driver)
+        x.gate.wake_driver()
         try:
-            await x.never_return()
+            await x.gate.never_return()
         finally:
             cancel_timer()
             self.awaiting_cancel.pop(record.name, None)
@@ -285,8 +286,8 @@ class Waits:
             x.journal.add(opened)
             return
         notifications = notification_runs(x, opened, opened.to)
-        with x.work():
-            taken = await x.write_until_stored(
+        with x.gate.work():
+            taken = await x.recorder.write_until_stored(
                 lambda: x.journal.append_together(opened, *notifications.called, legs=notifications.runs)
             )
             assert taken is None, f"{taken} already notifies of {opened.request}"
@@ -305,8 +306,8 @@ class Waits:
             x.journal.last_seen,
             b.WaitEnded(name=name, how="withdrawn", request=slot.request.request),
         )
-        with x.work():
-            written = await x.write_until_stored(
+        with x.gate.work():
+            written = await x.recorder.write_until_stored(
                 lambda: x.journal.append_if_current(withdrawn, *more, last_seen=last_seen, blobs=blobs)
             )
         if written:
@@ -323,7 +324,7 @@ class Waits:
         if ended.done() and not ended.cancelled():
             self._x.return_order.cancel_ticket(ended.result()[1])
             return
-        if self._slots.pop(name, None) is not None and not self._x.is_closed:
+        if self._slots.pop(name, None) is not None and not self._x.gate.is_closed:
             id = request.request if request is not None else None
             self._x.journal.add(b.WaitEnded(name=name, how="withdrawn", request=id))
 

@@ -13,7 +13,8 @@ from typing import Any, Literal
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.call_context import Call
 from limpet.engine.definitions.tools import Tool
-from limpet.engine.execution.execution import Execution, Kit
+from limpet.engine.execution.execution import Execution
+from limpet.engine.execution.kit import Kit
 from limpet.engine.execution.user_code import Bound, UserCode
 from limpet.engine.worker.run_driver import RunDriver
 from limpet.errors import ContractError, Divergence, LimpetError, NotRecorded
@@ -84,22 +85,22 @@ class DryRun(RunDriver):
         assert self._done is not None
         return self._done
 
-    def _execution(self) -> Execution:
-        x = super()._execution()
-        self._blocked.stop, x.is_dry_run = x.stop, True
+    def _execution(self, *, is_undoing: bool = False) -> Execution:
+        x = super()._execution(is_undoing=is_undoing)
+        self._blocked.stop, x.is_dry_run = x.gate.stop, True
         x.on_step = lambda number: self._on_step_reached(x, number)
         return x
 
     def _on_step_reached(self, x: Execution, number: int) -> None:
         self._steps.add(number)
         if self._last is not None and number > self._last:
-            x.stop(NotRecorded(tool=f"step {number}", effect="after the last requested step"))
+            x.gate.stop(NotRecorded(tool=f"step {number}", effect="after the last requested step"))
         elif self._on_step is not None:
             self._on_step(number)
 
     async def _conclude(self, x: Execution, task: "asyncio.Task[Any]") -> None:
         x.close("function ended")
-        if x.stopped is not None:
+        if x.gate.stopped is not None:
             await self._handle_stop(x, task)
             return
         error = asyncio.CancelledError("the code cancelled itself") if task.cancelled() else task.exception()
@@ -118,7 +119,7 @@ class DryRun(RunDriver):
         return True
 
     async def _handle_stop(self, x: Execution, task: "asyncio.Task[Any] | None") -> None:
-        error = x.stopped
+        error = x.gate.stopped
         x.close("stopped")
         if task is not None:
             await self._cancel_code(task)
@@ -134,4 +135,4 @@ class DryRun(RunDriver):
         self._end_with("refused", self._x, error=error)
 
     def _end_with(self, how: Any, x: Execution, **more: Any) -> None:
-        self._done = DryRunResult(how=how, state=x.working.freeze(), steps=frozenset(self._steps), **more)
+        self._done = DryRunResult(how=how, state=x.state.working.freeze(), steps=frozenset(self._steps), **more)

@@ -14,8 +14,9 @@ from typing import Any, Literal
 from limpet.clock import SECOND
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.call_context import enter_agent
-from limpet.engine.execution.execution import Execution, Kit, set_scope
+from limpet.engine.execution.execution import Execution, set_scope
 from limpet.engine.execution.failures import failure_of, was
+from limpet.engine.execution.kit import Kit
 from limpet.engine.execution.principal import sent_by_run
 from limpet.engine.execution.run_log import RunLog
 from limpet.engine.execution.user_code import wait_within
@@ -93,12 +94,12 @@ class RunDriver:
         A driver that appends sees new commands with each append.
         """
         x = self._x
-        return x is not None and (bool(self._waits and self._waits.open) or x.is_silent)
+        return x is not None and (bool(self._waits and self._waits.open) or x.gate.is_silent)
 
     @property
     def waiting_task(self) -> "asyncio.Task[Any] | None":
         """The task of the run's code, if that only waits now; otherwise None."""
-        only_waits = self._x is not None and self._waits is not None and self._waits.open and self._x.is_idle
+        only_waits = self._x is not None and self._waits is not None and self._waits.open and self._x.gate.is_idle
         return self._task if only_waits else None
 
     @property
@@ -125,7 +126,7 @@ class RunDriver:
         if self._journal is None or self._x is None:
             return
         if fence != self.fence:
-            self._x.stop(LeaseLost(run=self.run, fence=self.fence, current=fence))
+            self._x.gate.stop(LeaseLost(run=self.run, fence=self.fence, current=fence))
             return
         if seq > self._journal.head.seq:
             try:
@@ -133,13 +134,13 @@ class RunDriver:
             except (ConnectionLost, StoreBusy):
                 return  # the next notification repeats this
             except LimpetError as error:
-                self._x.stop(error)
+                self._x.gate.stop(error)
         self._changed.set()
 
     def lose_lease(self) -> None:
         """Stop because another worker has claimed the run."""
         if self._x is not None:
-            self._x.stop(LeaseLost(run=self.run, fence=self.fence, current=self.fence + 1))
+            self._x.gate.stop(LeaseLost(run=self.run, fence=self.fence, current=self.fence + 1))
 
     def drain(self) -> None:
         """Release the run as soon as running effects have finished."""
@@ -158,7 +159,7 @@ class RunDriver:
         A run that is held is about to park, end or be released, and flushes its events then.
         """
         x = self._x
-        if x is not None and x.is_open and self._flushing is None and x.journal.is_overdue:
+        if x is not None and x.gate.is_open and self._flushing is None and x.journal.is_overdue:
             self._flushing = asyncio.create_task(self._flush_now(x), name=f"limpet:{self.run}:flush")
 
     async def _flush_now(self, x: Execution) -> None:
@@ -167,7 +168,7 @@ class RunDriver:
         except (ConnectionLost, StoreBusy):
             await self._kit.clock.sleep(SECOND)  # then the next sweep repeats it
         except LimpetError as error:
-            x.stop(error)
+            x.gate.stop(error)
         finally:
             self._flushing = None
             self._changed.set()  # the flush may have read commands of others
@@ -210,10 +211,10 @@ class RunDriver:
         else:
             self.log.info(f"{'claimed' if self.fence == 1 else 'resumed'} by worker %s", self._kit.worker, step=step)
 
-    def _execution(self) -> Execution:
+    def _execution(self, *, is_undoing: bool = False) -> Execution:
         assert self._journal is not None
-        x = Execution(self._kit, self._journal, self._learned, self._agent)
-        x.wake_driver = self._changed.set
+        x = Execution(self._kit, self._journal, self._learned, self._agent, is_undoing=is_undoing)
+        x.gate.wake_driver = self._changed.set
         self._x, self._waits = x, Waits(x)
         return x
 
@@ -315,20 +316,20 @@ class RunDriver:
             self._waits.check()
             why = self._stop_reason(x, task)
             if why is not None:
-                x.hold()
-                if x.is_idle:
+                x.gate.hold()
+                if x.gate.is_idle:
                     return why
             elif await self._expire_or_park(x, last_seen):
                 return "parked"
-            elif not x.journal.fold.pausing and x.stopped is None:
-                x.reopen()
+            elif not x.journal.fold.pausing and x.gate.stopped is None:
+                x.gate.reopen()
             await self._pause(x, held=why is not None)
 
     def _stop_reason(self, x: Execution, task: "asyncio.Task[Any]") -> StopReason | None:
         """Return why the run must stop here, or None."""
         if task.done():
             return "done"
-        if x.stopped is not None:
+        if x.gate.stopped is not None:
             return "stopped"
         if x.journal.fold.cancel is not None and not x.is_undoing:
             return "cancel"
@@ -342,11 +343,11 @@ class RunDriver:
                 self._changed.set()
                 return False
             if x.journal.fold.pausing and not x.is_undoing:
-                x.hold()
-                return x.is_idle and await self._park(x, (PAUSED,), None, last_seen)
+                x.gate.hold()
+                return x.gate.is_idle and await self._park(x, (PAUSED,), None, last_seen)
             if (name := self._waits.overdue()) is not None:
                 reason = "the log has a cancellation of this call, but the code does not cancel it"
-                x.stop(Divergence(run=self.run, verb=name, reason=reason))
+                x.gate.stop(Divergence(run=self.run, verb=name, reason=reason))
                 return False
             if not self._has_lingered(x) or not await _is_quiet(x) or (self._task is not None and self._task.done()):
                 return False
@@ -355,14 +356,14 @@ class RunDriver:
         except (ConnectionLost, StoreBusy):
             return False
         except LimpetError as error:
-            x.stop(error)
+            x.gate.stop(error)
             return False
 
     def _has_lingered(self, x: Execution) -> bool:
         assert self._waits is not None
-        if not self._waits.open or self._waits.awaiting_cancel or not x.is_idle or x.return_order.is_busy:
+        if not self._waits.open or self._waits.awaiting_cancel or not x.gate.is_idle or x.return_order.is_busy:
             return False
-        return self._kit.clock.ticks() >= x.active_at + self._linger
+        return self._kit.clock.ticks() >= x.gate.active_at + self._linger
 
     @property
     def _linger(self) -> int:
@@ -371,9 +372,9 @@ class RunDriver:
 
     async def _park(self, x: Execution, waits: tuple[Wait, ...], wake: int | None, last_seen: int) -> bool:
         """Park the run. Returns False if other events arrived first."""
-        x.hold()
+        x.gate.hold()
         waiting = b.RunWaiting(waits=waits, wake=wake)
-        if await x.retry_store(lambda: x.journal.append_if_current(waiting, last_seen=last_seen)):
+        if await x.recorder.retry_store(lambda: x.journal.append_if_current(waiting, last_seen=last_seen)):
             self.wake_at = wake
             self.log.info("waits for %s", ", ".join(map(str, waits)), step=x.journal.fold.step)
             return True
@@ -389,10 +390,10 @@ class RunDriver:
             not held
             and self._waits.open
             and not self._waits.awaiting_cancel
-            and x.is_idle
+            and x.gate.is_idle
             and not x.return_order.is_busy
         ):
-            due.append(x.active_at + self._linger - self._kit.clock.ticks())
+            due.append(x.gate.active_at + self._linger - self._kit.clock.ticks())
         if self._changed.is_set():
             return
         cancel_timer = self._kit.clock.call_later(max(min(due), 0), self._changed.set) if due else None
@@ -417,7 +418,7 @@ class RunDriver:
         """Write how the function ended: it has returned or raised."""
         x.close("function ended")
         error = asyncio.CancelledError("the code cancelled itself") if task.cancelled() else task.exception()
-        if x.stopped is not None:
+        if x.gate.stopped is not None:
             await self._handle_stop(x, task)
             return
         try:
@@ -478,7 +479,9 @@ class RunDriver:
         command = b.CancelRequested(command=f"{self.run}:cancel", reason=why, **sent_by_run(self.run))
         assert self._x is not None
         with suppress(WrongState, NotFound):
-            await self._x.retry_store(lambda: self._kit.store.send_commands(run, command, actor=self._kit.worker))
+            await self._x.recorder.retry_store(
+                lambda: self._kit.store.send_commands(run, command, actor=self._kit.worker)
+            )
 
     async def _undo(self, because: Failure | None) -> bool:
         """Undo the run's effects. Returns False if the compensation waits or was stopped."""
@@ -487,8 +490,7 @@ class RunDriver:
         steps = await effects_to_undo(self._kit.store, self.run)
         if not steps:
             return True
-        x = self._execution()
-        x.is_undoing = True
+        x = self._execution(is_undoing=True)
         assert self._waits is not None
         task = asyncio.create_task(Compensation(x, self._waits).run(steps, because), name=f"limpet:{self.run}:undo")
         why = await self._supervise(x, task)
@@ -508,9 +510,9 @@ class RunDriver:
     async def _flush(self) -> bool:
         assert self._x is not None
         try:
-            await self._x.retry_store(self._x.journal.flush)
+            await self._x.recorder.retry_store(self._x.journal.flush)
         except LimpetError as error:
-            self._x.stop(error)
+            self._x.gate.stop(error)
             await self._handle_stop(self._x, None)
             return False
         return True
@@ -541,11 +543,11 @@ class RunDriver:
                     blobs=blobs,
                     legs=(*self._return_to_parent(ended, outcome), *kept),
                 )
-                if await x.retry_store(write):
+                if await x.recorder.retry_store(write):
                     self._note_end(ended, error, x.journal)
                     return
         except LimpetError as failed:
-            x.stop(failed)
+            x.gate.stop(failed)
             await self._handle_stop(x, None)
 
     def _note_end(self, ended: Ended, error: BaseException | None, journal: Journal) -> None:
@@ -604,7 +606,7 @@ class RunDriver:
 
     async def _handle_stop(self, x: Execution, task: "asyncio.Task[Any] | None") -> None:
         """Handle an error that stops the run here: a divergence, a lost lease, or a failure of the store."""
-        error = x.stopped
+        error = x.gate.stopped
         x.close("stopped")
         if task is not None:
             await self._cancel_code(task)
@@ -638,7 +640,7 @@ class RunDriver:
         waiting = b.RunWaiting(waits=(Wait(what="operator", key=key),), wake=wake)
         self.wake_at = wake
         try:
-            while not await self._x.retry_store(
+            while not await self._x.recorder.retry_store(
                 partial(journal.append_if_current, flagged, waiting, last_seen=journal.last_seen)
             ):
                 if journal.fold.cancel is not None:
@@ -655,7 +657,7 @@ class RunDriver:
             await self._release("worker stopping")
             self.log.info("released: the worker stops", step=x.journal.fold.step)
         except LeaseLost as lost:
-            x.stop(lost)
+            x.gate.stop(lost)
             await self._handle_stop(x, None)
         except LimpetError as error:
             self.log.warning("release failed: %s", error)
@@ -668,10 +670,10 @@ class RunDriver:
 
 async def _is_quiet(x: Execution) -> bool:
     """Return whether the code does nothing for some iterations of the event loop."""
-    seen = x.activity
+    seen = x.gate.activity
     for _ in range(QUIET):
         await asyncio.sleep(0)  # noqa: TID251 - iterations of the event loop, not time
-    return x.activity == seen and x.is_idle
+    return x.gate.activity == seen and x.gate.is_idle
 
 
 def _outcome_of(ended: Ended) -> Outcome:

@@ -19,7 +19,7 @@ from msgspec import structs
 from limpet.arguments import defining
 from limpet.clock import SECOND, Clock, Duration, microseconds
 from limpet.engine.definitions.agents import Agent
-from limpet.engine.execution.execution import Kit
+from limpet.engine.execution.kit import Kit
 from limpet.engine.execution.user_code import wait_within
 from limpet.engine.worker.change_listener import ChangeListener, Subscription
 from limpet.engine.worker.duties import Duty, DutyLoop, Retention

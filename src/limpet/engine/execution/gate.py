@@ -1,0 +1,207 @@
+"""Whether the calls of a run's code may start: the gate is open, held or closed.
+
+While the run is about to park or stop, the gate is held: calls wait, and continue if it is reopened. Once it is closed,
+every call raises Suspended and has no effect. The gate also counts what must not be interrupted.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, NoReturn
+
+from limpet.engine.execution.kit import Kit
+from limpet.engine.replay.return_order import QUIET
+from limpet.errors import LimpetError, Suspended
+from limpet.events import Wait
+from limpet.events import bodies as b
+from limpet.state import Fold
+
+__all__ = ["Gate", "OpenWait"]
+
+
+class OpenWait(NamedTuple):
+    """Something that the code waits for at this moment."""
+
+    name: str
+    wait: Wait
+    wake: int | None
+    """When the wait itself is due, by the store's clock in microseconds. The run's deadline also ends it."""
+    check: Callable[[], b.WaitEnded | None]
+    """Returns how the wait ended, or None if it has not."""
+    ended: "asyncio.Future[tuple[b.WaitEnded, int]]"
+    request: b.RequestOpened | None = None
+
+
+class Gate:
+    """Lets the calls of one execution start, or not."""
+
+    def __init__(self, kit: Kit, run: str, fold: Fold, *, ignores_commands: bool) -> None:
+        self._run, self._fold, self._clock, self._silent_after = run, fold, kit.clock, kit.silent_after
+        self._ignores_commands = ignores_commands
+        self._is_open = asyncio.Event()
+        self._is_open.set()
+        self._closed: Suspended | None = None
+        self._never: list[asyncio.Future[None]] = []
+        self.stopped: LimpetError | None = None
+        """Why the code cannot continue: a divergence, a lost lease, or a failure of the store."""
+        self.busy_calls = 0
+        """Number of calls that must not be interrupted now."""
+        self.running_tools = 0
+        """Number of running tool functions."""
+        self.activity = 0
+        """Counter of everything that the code does."""
+        self.active_at = self._clock.ticks()
+        """When the code was last active, in monotonic microseconds."""
+        self.wake_driver: Callable[[], object] = lambda: None
+        """Wakes the driver of this run."""
+        self.waiting: Mapping[str, OpenWait] = {}
+        """The open waits of the code. A run that only waits may be parked."""
+        self._work, self._running_tool = _Work(self), _RunningTool(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls may start: the gate is neither held nor closed."""
+        return self._is_open.is_set() and self._closed is None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether calls no longer have an effect."""
+        return self._closed is not None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a call may start without waiting: the gate is open, and no command asks the run to stop."""
+        return self._closed is None and self._is_open.is_set() and not self._must_stop
+
+    @property
+    def _must_stop(self) -> bool:
+        fold = self._fold
+        return (fold.cancel is not None or fold.pausing) and not self._ignores_commands and self._closed is None
+
+    def check(self) -> None:
+        """Raise Suspended once the gate is closed."""
+        if self._closed is not None:
+            raise self._closed
+
+    async def wait_until_open(self) -> None:
+        """Wait until the gate is open. If it is closed meanwhile, the code is being cancelled."""
+        if self._must_stop:
+            self.hold()
+            self.wake_driver()
+        if not self._is_open.is_set():
+            await self._is_open.wait()
+            if self._closed is not None:
+                raise asyncio.CancelledError
+        elif self._closed is not None:
+            raise self._closed
+
+    def hold(self) -> None:
+        """Let no further call start."""
+        self._is_open.clear()
+
+    def reopen(self) -> None:
+        """Let calls start again."""
+        self._is_open.set()
+
+    def close(self, reason: str) -> None:
+        """Make every further call raise Suspended, and cancel the calls that wait here."""
+        self._closed = Suspended(run=self._run, reason=reason)
+        self._is_open.set()
+        for future in self._never:
+            future.cancel()
+        for slot in self.waiting.values():
+            slot.ended.cancel()
+
+    def stop(self, error: LimpetError) -> None:
+        """Stop the code here; the first reason is kept."""
+        self.stopped = self.stopped or error
+        self.hold()
+        self.wake_driver()
+
+    async def halt(self, error: LimpetError) -> NoReturn:
+        """Stop the run, and never return to the code."""
+        self.stop(error)
+        await self.never_return()
+
+    async def never_return(self) -> NoReturn:
+        """Wait until the code is cancelled."""
+        never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._closed is not None:
+            raise asyncio.CancelledError
+        self._never.append(never)
+        await never
+        raise AssertionError
+
+    # Activity
+
+    def note_activity(self) -> None:
+        """Note activity."""
+        self.activity += 1
+        self.active_at = self._clock.ticks()
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the run has been busy for a while without writing."""
+        return self._clock.ticks() >= self.active_at + self._silent_after
+
+    async def wait_until_quiet(self) -> None:
+        """Wait until the code has done nothing for some iterations of the event loop."""
+        seen = -1
+        while seen != self.activity:
+            seen = self.activity
+            for _ in range(2 * QUIET):
+                await asyncio.sleep(0)  # noqa: TID251 - iterations of the event loop, not time
+
+    def work(self) -> "_Work":
+        """Return a context: the run does not park or stop before its body has finished."""
+        return self._work
+
+    def end_work(self) -> None:
+        """End a `work` context, and wake the driver if it waits for that."""
+        self.busy_calls -= 1
+        self.note_activity()
+        if not self.busy_calls and (self.waiting or not self._is_open.is_set()):
+            self.wake_driver()
+
+    def running_tool(self) -> "_RunningTool":
+        """Return a context for a running tool and the recording of its outcome.
+
+        If the run is lost meanwhile, the outcome is kept as a late result.
+        """
+        return self._running_tool
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs that must not be interrupted. Once nothing can be written any more, only tools count."""
+        return not (self.busy_calls if self.stopped is None else self.running_tools)
+
+
+class _Work:
+    """Context of work that must not be interrupted; one object per gate."""
+
+    __slots__ = ("_gate",)
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def __enter__(self) -> None:
+        self._gate.busy_calls += 1
+
+    def __exit__(self, *exc: object) -> None:
+        self._gate.end_work()
+
+
+class _RunningTool:
+    """Context of a running tool; one object per gate."""
+
+    __slots__ = ("_gate",)
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def __enter__(self) -> None:
+        self._gate.running_tools += 1
+
+    def __exit__(self, *exc: object) -> None:
+        self._gate.running_tools -= 1
+        if self._gate.stopped is not None:
+            self._gate.wake_driver()

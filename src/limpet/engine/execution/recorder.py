@@ -1,0 +1,135 @@
+"""Records the calls of a run's code, and returns their results to the code when they are durable and in order."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from limpet.clock import SECOND
+from limpet.engine.execution.code_state import CodeState
+from limpet.engine.execution.gate import Gate
+from limpet.engine.execution.kit import Kit
+from limpet.engine.replay.history import Opening, Record
+from limpet.engine.replay.return_order import ReturnOrder
+from limpet.errors import ConnectionLost, InvalidValue, LimpetError, StoreBusy
+from limpet.events import AnyBody, Payload, inline
+from limpet.events import bodies as b
+from limpet.journal import Journal
+from limpet.policy.checkpoint import Moment, Strategy, must_flush
+from limpet.stores.blobs import Blob
+
+__all__ = ["Recorder"]
+
+log = logging.getLogger("limpet")
+
+T = TypeVar("T")
+Opened = TypeVar("Opened", bound=Opening)
+
+
+class Recorder:
+    """Writes the log of one execution, and lets its calls return."""
+
+    def __init__(
+        self,
+        kit: Kit,
+        journal: Journal,
+        gate: Gate,
+        return_order: ReturnOrder,
+        state: CodeState,
+        checkpoint: Strategy,
+    ) -> None:
+        self._journal, self._store, self._clock = journal, kit.store, kit.clock
+        self._gate, self._return_order, self._state, self._checkpoint = gate, return_order, state, checkpoint
+
+    def settle(self, *bodies: AnyBody, blobs: Sequence[Blob] = ()) -> int:
+        """Record the end of a call, and return its ticket in the order of returns."""
+        self._journal.add(*bodies, blobs=blobs)
+        return self._return_order.issue_ticket()
+
+    def must_flush(self, moment: Moment) -> bool:
+        """Return whether the code must wait for the disk now, according to the agent's checkpoint strategy."""
+        return must_flush(self._checkpoint, moment)
+
+    async def flush(self) -> None:
+        """Return when everything so far is durable. If the store refuses it, stop the run and never return."""
+        await self.write_until_stored(self._journal.flush)
+
+    async def write_until_stored(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of a write, repeated until the store is reachable. It is applied once.
+
+        If the store refuses it, the run stops. InvalidValue is raised to the code: it is refused before anything is
+        written.
+        """
+        try:
+            return await self.retry_store(write)
+        except InvalidValue:
+            raise
+        except LimpetError as error:
+            await self._gate.halt(error)
+
+    async def retry_store(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Return what the store returns, retried until it is reachable. A repeated append is applied once."""
+        while True:
+            try:
+                return await ask()
+            except (ConnectionLost, StoreBusy):
+                await self._clock.sleep(SECOND)
+
+    async def append(self, body: AnyBody) -> None:
+        """Append an event, durably."""
+        self._journal.add(body)
+        await self.flush()
+
+    async def snapshot(self) -> None:
+        """Write a snapshot if one is due. Snapshots are only a cache: the run continues if it fails."""
+        if not self._journal.is_snapshot_due:
+            return
+        with self._gate.work():
+            try:
+                await self._journal.snapshot()
+            except Exception:
+                log.exception("run %s: snapshot failed", self._journal.run)
+
+    # Returning
+
+    async def finish(self, ticket: int, moment: Moment | None = None) -> None:
+        """Return to the code when the end of a call is durable, if it must be, and its turn has come."""
+        try:
+            if self._journal.has_much or (moment is not None and self.must_flush(moment)):
+                await self.flush()
+                await self.snapshot()
+            await self.enter(ticket)
+        except asyncio.CancelledError:
+            self._return_order.cancel_ticket(ticket)
+            raise
+
+    async def enter(self, end: int) -> None:
+        """Return to the code when it is the turn of this end."""
+        await self._return_order.wait_turn(end)
+        self._gate.note_activity()
+        if self._gate.waiting:
+            self._gate.wake_driver()  # perhaps only waits are left
+        self._state.pass_end(end)
+
+    async def recall(self, record: Record, kind: type[Opened]) -> Opened:
+        """Return the event of a recorded call without a separate end, when it is its turn to return."""
+        assert record.end is not None
+        await self.enter(record.end)
+        assert isinstance(record.opened, kind)
+        return record.opened
+
+    async def record(self, name: str, value: object) -> None:
+        """Record a value that replay returns to the code, and return to the code."""
+        await self.finish(self.settle(b.ValueRecorded(name=name, value=inline(value))))
+
+    # Payloads
+
+    def shown(self, value: object) -> Payload:
+        """Return a value for display in a request: it is always stored inline."""
+        return self._store.pack(value, inline=1 << 30)[0]
+
+    async def unpack(self, payload: Payload | None) -> Any:
+        """Return the value of a payload, inline or in a blob."""
+        if payload is None:
+            return None
+        return payload.value() if payload.is_inline else await self.retry_store(lambda: self._store.unpack(payload))
