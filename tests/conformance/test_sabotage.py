@@ -14,12 +14,12 @@ from limpet.errors import LimpetError
 from limpet.events import Codec, Event, Packed
 from limpet.events.bodies import RequestAnswered
 from limpet.stores import Appended
-from limpet.stores.backend import EventKeys, Extension, Outcome
+from limpet.stores.backend import EventKeys, Outcome
 from limpet.stores.blobs import Blob
 from limpet.stores.conformance import Behaviour, Harness, behaviours
 from limpet.stores.memory import MemoryBackend, MemoryTables
 from limpet.stores.rows import ContractRow, DutyRow, Feed, RequestRow, RunRow, WorkerRow
-from limpet.stores.writes import Append, Op, SendCommands
+from limpet.stores.writes import Append, Extension, Op, SendCommands
 
 Steps = Sequence[tuple[int, int | None]]
 
@@ -32,7 +32,7 @@ class NoFence(MemoryTables):
 
     def _with_any_fence(self, wanted: Extension) -> Extension:
         row = self.row(wanted.run)
-        return wanted if row is None or wanted.fence is None else wanted._replace(fence=row.fence)
+        return wanted if row is None or wanted.fence is None else replace(wanted, fence=row.fence)
 
 
 class NoTransaction(MemoryTables):
@@ -49,7 +49,7 @@ class NoCompareAndSet(MemoryTables):
     def extend(self, extensions: Sequence[Extension], *, final: bool = False) -> list[int | None]:
         rows = [self.row(each.run) for each in extensions]
         moved = [
-            each if row is None else each._replace(after=row.head) for row, each in zip(rows, extensions, strict=True)
+            each if row is None else replace(each, after=row.head) for row, each in zip(rows, extensions, strict=True)
         ]
         return super().extend(moved, final=final)
 
@@ -378,7 +378,7 @@ class ForgetsSteps(MemoryTables):
     """Does not update the step number in the row."""
 
     def _extended(self, wanted: Extension) -> int | None:
-        return super()._extended(wanted._replace(step=0))
+        return super()._extended(replace(wanted, step=0))
 
 
 class SavesContractsAgain(MemoryTables):

@@ -175,7 +175,7 @@ def install_kill(where: str) -> None:
     """Kill this process at a place.
 
     `tool:crash_pay`: after its effect was applied. `commit:7`: at the seventh place before or after a commit that
-    extends a log or claims a run. `crash_pay:1`: at the first of those around commits that start a step of this tool.
+    extends a log or claims a run. `alone:7`: the same for a commit on the event loop. `crash_pay:1`: at the first of those around commits that start a step of this tool.
     `statements:9` and `queries:9`: in the middle of an operation, at the ninth database statement.
     """
     what, _, place = where.partition(":")
@@ -183,6 +183,9 @@ def install_kill(where: str) -> None:
         ProcessState.fatal = place
     elif what in ("statements", "queries"):
         KillSwitch(int(place)).install(what)
+    elif what == "alone":
+        switch = KillSwitch(int(place))
+        about_lone_commits(lambda *_: switch.hit())
     elif what:
         switch = KillSwitch(int(place))
         about_commits(lambda batch, done: switch.hit() if counts(what, batch, done) else None)
@@ -191,14 +194,19 @@ def install_kill(where: str) -> None:
 def counts(what: str, batch: Batch, done: Sequence[Any]) -> bool:
     """Return whether a commit extends a log or claims a run, or whether it starts a step of this tool."""
     legs = [leg for op in batch if isinstance(op, writes.Append) for leg in op.legs]
+    plain = [event for op in batch if isinstance(op, writes.Extension) for event in op.events]
     if what == "commit":
-        return bool(legs) or any(isinstance(op, writes.Claim) and out for op, out in zip(batch, done, strict=False))
+        return bool(legs or plain) or any(
+            isinstance(op, writes.Claim) and out for op, out in zip(batch, done, strict=False)
+        )
     bodies = [sealed.body for leg in legs if isinstance(leg, writes.Extend) for sealed in leg.events]
+    bodies += [event.decode() for event in plain]
     return any(isinstance(body, b.StepStarted) and body.tool == what for body in bodies)
 
 
 def about_commits(tell: Callable[[Batch, Sequence[Any]], object]) -> None:
     """Call a function before each commit, and after it with its outcomes, on the thread of the commit."""
+    about_lone_commits(tell)
     real = Store._commit
 
     def commit(self: Store, batch: Batch) -> list[Any]:
@@ -208,3 +216,17 @@ def about_commits(tell: Callable[[Batch, Sequence[Any]], object]) -> None:
         return done
 
     Store._commit = commit  # type: ignore[assignment, method-assign]
+
+
+def about_lone_commits(tell: Callable[[Batch, Sequence[Any]], object]) -> None:
+    """Call a function before each commit on the event loop, and after it with its outcome."""
+    real = Store._commit_now
+
+    def commit_now(self: Store, extension: writes.Extension) -> bool | None:
+        tell([extension], ())
+        done = real(self, extension)
+        if done is not None:
+            tell([extension], [done])
+        return done
+
+    Store._commit_now = commit_now  # type: ignore[assignment, method-assign]

@@ -14,7 +14,12 @@ __all__ = ["blobs_of"]
 def blobs_of(body: AnyBody) -> list[str]:
     """Return the ids of the blobs that a body refers to, in order and without duplicates."""
     found: list[str] = []
-    _gather(body, found)
+    for name in _carriers(type(body)):
+        value = getattr(body, name)
+        if type(value) is not Payload:
+            _gather(value, found)
+        elif value.blob is not UNSET:
+            found.append(value.blob)
     return list(dict.fromkeys(found)) if len(found) > 1 else found
 
 

@@ -24,7 +24,7 @@ from limpet.events import START, AnyBody, Event, Head, Sealed, blobs_of, verify
 from limpet.events import bodies as b
 from limpet.state import ENDED, step_of
 from limpet.stores import writes
-from limpet.stores.backend import Extension, Outcome, keys_of
+from limpet.stores.backend import Outcome, keys_of
 from limpet.stores.command_rules import refusal
 from limpet.stores.projection import ApprovalUsed, Delta, new_row, project
 from limpet.stores.row_encryption import hide_row, reveal_request
@@ -40,12 +40,18 @@ NO_BLOBS: Sequence[int] = ()
 class Plan(NamedTuple):
     """The effects of one extension, computed from its events alone."""
 
-    leg: writes.Extend
-    extension: Extension
+    leg: writes.Extend | None
+    """The leg to diagnose if the extension is stale; None if the caller does not need that."""
+    extension: writes.Extension
     deltas: Sequence[Delta]
     """Changes to the run's row and its requests; empty if only the head, step number and death count change."""
     blobs: Sequence[str]
     """Names of the blobs that the events refer to."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the extension is all there is to write."""
+        return not self.deltas and not self.blobs
 
     @property
     def asks(self) -> bool:
@@ -73,22 +79,19 @@ class _AlreadyWritten(Exception):
 
 def plan_extension(leg: writes.Extend) -> Plan:
     """Return what an extension changes, without reading any row."""
-    if len(leg.events) == 1:  # Most extensions have one event.
-        event, body = leg.events[0].event, leg.events[0].body
+    deltas, blobs, events, steps = list[Delta](), list[str](), list[Event](), list[int | None]()
+    step, settled, changes_rows = 0, False, False
+    for sealed in leg.events:
+        event, body = sealed.event, sealed.body
         delta = project(event, body)
-        extension = Extension(leg.run, leg.after, leg.fence, (event,), delta.step, delta.settled, (step_of(body),))
-        return Plan(leg, extension, (delta,) if _changes_row_or_request(delta) else (), blobs_of(body))
-    deltas = [project(sealed.event, sealed.body) for sealed in leg.events]
-    step, settled = max(delta.step for delta in deltas), any(delta.settled for delta in deltas)
-    events = [sealed.event for sealed in leg.events]
-    steps = [step_of(sealed.body) for sealed in leg.events]
-    extension = Extension(leg.run, leg.after, leg.fence, events, step, settled, steps)
-    rows = any(map(_changes_row_or_request, deltas))
-    return Plan(leg, extension, deltas if rows else (), references(sealed.body for sealed in leg.events))
-
-
-def _changes_row_or_request(delta: Delta) -> bool:
-    return delta.row is not None or delta.request is not None
+        deltas.append(delta)
+        changes_rows = changes_rows or delta.row is not None or delta.request is not None
+        step, settled = max(step, delta.step), settled or delta.settled
+        blobs += blobs_of(body)
+        events.append(event)
+        steps.append(step_of(body))
+    extension = writes.Extension(leg.run, leg.after, leg.fence, events, step, settled, steps)
+    return Plan(leg, extension, deltas if changes_rows else (), blobs)
 
 
 def extend_all(tx: Transaction, plans: Sequence[Plan], *, final: bool) -> list[Outcome]:
@@ -107,12 +110,9 @@ def extend_all(tx: Transaction, plans: Sequence[Plan], *, final: bool) -> list[O
     numbers = tx.tables.extend([each.extension for _, each, _ in ready], final=final) if ready else []
     referring: list[tuple[int, int]] = []
     for (place, each, blobs), number in zip(ready, numbers, strict=True):
-        if number is None:
-            outcomes[place] = _outcome_of_stale(tx, each.leg)
-        else:
-            outcomes[place] = writes.Appended((each.extension.events[-1].head,))
-            if blobs:
-                referring += [(number, blob) for blob in blobs]
+        outcomes[place] = _outcome(tx, each, number)
+        if number is not None:
+            referring += [(number, blob) for blob in blobs]
             if each.deltas:
                 _update_rows(tx, each)
     if referring:
@@ -120,7 +120,13 @@ def extend_all(tx: Transaction, plans: Sequence[Plan], *, final: bool) -> list[O
     return outcomes
 
 
-def _outcome_of_stale(tx: Transaction, leg: writes.Extend) -> Outcome:
+def _outcome(tx: Transaction, planned: Plan, number: int | None) -> Outcome:
+    """Return the outcome of an extension that was written to a stream with this number, or is stale."""
+    leg = planned.leg
+    if leg is None:
+        return number is not None
+    if number is not None:
+        return writes.Appended((planned.extension.events[-1].head,))
     try:
         _diagnose_stale(tx, leg)
     except _AlreadyWritten:
@@ -178,6 +184,7 @@ def _write_leg(tx: Transaction, leg: writes.Leg) -> Head:
 
 def _extend(tx: Transaction, planned: Plan) -> Head:
     leg, extension, deltas, wanted = planned
+    assert leg is not None
     blobs = tx.need(wanted)
     refused = _refusal_by_request(tx, leg.run, deltas)
     if refused is not None:
@@ -194,7 +201,7 @@ def _extend(tx: Transaction, planned: Plan) -> Head:
 
 
 def _update_rows(tx: Transaction, planned: Plan) -> None:
-    row = tx.row(planned.leg.run)
+    row = tx.row(planned.extension.run)
     tx.apply(row, row, planned.deltas)
 
 

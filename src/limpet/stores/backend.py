@@ -13,7 +13,7 @@ from threading import Event as Flag
 from typing import Any, Literal, NamedTuple, Protocol
 
 from limpet.errors import LimpetError, ReadOnlyStore, StoreUnavailable
-from limpet.events import AnyBody, Codec, Event, Head, Packed
+from limpet.events import AnyBody, Codec, Event, Packed
 from limpet.events.bodies import Command
 from limpet.state import step_of
 from limpet.stores.blobs import Blob, BlobRow
@@ -33,13 +33,12 @@ from limpet.stores.rows import (
     Snapshot,
     WorkerRow,
 )
-from limpet.stores.writes import Op, Transact
+from limpet.stores.writes import Extension, Op, Transact
 
 __all__ = [
     "Backend",
     "Capabilities",
     "EventKeys",
-    "Extension",
     "LockTimeout",
     "Outcome",
     "SchemaViolation",
@@ -89,22 +88,6 @@ class SchemaViolation(Exception):
 
 class LockTimeout(Exception):
     """A transaction waited too long for a row that another transaction has locked. Nothing was written."""
-
-
-class Extension(NamedTuple):
-    """Events to add after a head, if that is still the head and the fence is valid."""
-
-    run: str
-    after: Head
-    fence: int | None
-    """None for a conversation, which has no owner."""
-    events: Sequence[Event]
-    step: int
-    """Highest step number in the events."""
-    settled: bool
-    """Whether the events settle something, which resets the run's death count."""
-    steps: Sequence[int | None]
-    """For each event, the step by which it is found; see `state.step_of`."""
 
 
 class EventKeys(NamedTuple):
@@ -343,6 +326,13 @@ class Backend(Protocol):
         Raises StoreBusy if nothing was written and a retry may help, ConnectionLost if the outcome is unknown and the
         store stays usable, and StoreUnavailable if the outcome is unknown and the store must be reopened before the
         next batch.
+        """
+
+    def commit_now(self, extension: Extension) -> bool | None:
+        """Perform an extension durably on the calling thread, an event loop, without waiting for any lock.
+
+        Returns None if that is not possible, or failed: the same events are then sent again through `commit`. A backend
+        that talks to a server always returns None.
         """
 
     def transact(self, op: Transact, codec: Codec) -> Outcome:

@@ -114,6 +114,9 @@ class _Undone(Exception):
 
 
 def _perform(tx: Transaction, batch: Sequence[writes.Op[Any]]) -> list[Outcome]:
+    extensions = [op for op in batch if type(op) is writes.Extension]
+    if len(extensions) == len(batch) == len({op.run for op in extensions}):
+        return _extend(tx, extensions)
     plans = _plans(batch)
     others = [op for place, op in enumerate(batch) if place not in plans] if len(plans) < len(batch) else []
     blobs, wanted, more = _blobs_sent(batch), _blobs_needed(others), bool(others)
@@ -136,16 +139,28 @@ def _perform(tx: Transaction, batch: Sequence[writes.Op[Any]]) -> list[Outcome]:
     return [next(done) if place in plans else _attempt(tx, op) for place, op in enumerate(batch)]
 
 
+def _extend(tx: Transaction, extensions: Sequence[writes.Extension]) -> list[Outcome]:
+    """Perform a batch of nothing but extensions of different streams, as most batches are."""
+    try:
+        return [number is not None for number in tx.tables.extend(extensions, final=True)]
+    except UNEXPECTED as error:
+        raise _Undone(_unexpected(error, extensions[0])) from error
+
+
 def _plans(batch: Sequence[writes.Op[Any]]) -> dict[int, append.Plan]:
     """Return the appends that change only the row of one stream, by index; at most one per stream."""
     plans: dict[int, append.Plan] = {}
     streams = set()
     for place, op in enumerate(batch):
-        if isinstance(op, writes.Append) and len(op.legs) == 1 and isinstance(op.legs[0], writes.Extend):
+        planned = None
+        if isinstance(op, writes.Extension):
+            planned = append.Plan(None, op, (), ())
+        elif isinstance(op, writes.Append) and len(op.legs) == 1 and isinstance(op.legs[0], writes.Extend):
             planned = append.plan_extension(op.legs[0])
-            if planned.extension.run not in streams and not (planned.deltas and planned.asks):
-                streams.add(planned.extension.run)
-                plans[place] = planned
+        if planned is None or planned.extension.run in streams or (planned.deltas and planned.asks):
+            continue
+        streams.add(planned.extension.run)
+        plans[place] = planned
     return plans
 
 
@@ -329,6 +344,7 @@ def _save_keys(tx: Transaction, op: writes.SaveKeys) -> bool:
 
 
 _PERFORM: dict[type[writes.Op[Any]], Callable[[Transaction, Any], object]] = {
+    writes.Extension: lambda tx, op: tx.tables.extend([op]) != [None],
     writes.Append: append.append,
     writes.Claim: claim.claim,
     writes.Register: claim.register,

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from limpet.clock import Clock, SystemClock
 from limpet.errors import NotFound, ReadOnlyStore, Unsupported
 from limpet.events import Codec, Event, Packed
-from limpet.stores.backend import Capabilities, EventKeys, Extension, Outcome, StoreInfo, Tables
+from limpet.stores.backend import Capabilities, EventKeys, Outcome, StoreInfo, Tables
 from limpet.stores.blobs import Blob, BlobRow
 from limpet.stores.commit import commit
 from limpet.stores.fork_reads import EventRange, Origin, StepRange, origin_of, read_log, read_steps
@@ -36,7 +36,7 @@ from limpet.stores.rows import (
     WorkerRow,
 )
 from limpet.stores.search import row_contains
-from limpet.stores.writes import Op, Transact
+from limpet.stores.writes import Extension, Op, Transact
 
 __all__ = ["MemoryBackend", "MemoryTables"]
 
@@ -85,6 +85,9 @@ class MemoryBackend:
     def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
         """Perform all operations in one transaction."""
         return commit(self._transaction, ops, codec)
+
+    def commit_now(self, extension: Extension) -> None:
+        """Do nothing: the lane is fast enough."""
 
     def transact(self, op: Transact, codec: Codec) -> Outcome:  # noqa: ARG002
         """Raise Unsupported: there is no connection for a caller's writes."""

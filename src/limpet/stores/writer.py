@@ -1,13 +1,15 @@
 """The writer: one lane per store that commits everything submitted during the previous commit as one batch.
 
 Nothing is acknowledged before its commit has returned. After an unexpected failure, the store is reopened and verified
-before the next batch.
+before the next batch. An extension that is submitted while no other work is pending may be committed on the event loop
+itself, if the backend can do that without waiting (decision 33).
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 from copy import copy
 from threading import Lock
+from time import monotonic
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from limpet.errors import (
@@ -21,11 +23,17 @@ from limpet.errors import (
 )
 from limpet.stores.backend import Outcome
 from limpet.stores.threads import CLOSED, Reply, SerialExecutor, deliver
-from limpet.stores.writes import KeepDuty, Missed, Op, Renew, TakeDuty, Taken
+from limpet.stores.writes import Extension, KeepDuty, Missed, Op, Renew, TakeDuty, Taken
 
 __all__ = ["Writer"]
 
 T = TypeVar("T")
+
+# A commit on an event loop that takes longer than this, in seconds, is slow: then no other one follows for a while.
+SLOW_COMMIT = 0.005
+SHORTEST_REST, LONGEST_REST = 1.0, 60.0
+# Fast commits after which the next rest is the shortest again.
+TRUSTED_AFTER = 1_000
 
 
 class _Submitted(NamedTuple):
@@ -52,16 +60,21 @@ class Writer:
         self,
         lane: SerialExecutor,
         commit: Callable[[Sequence[Op[Any]]], list[Outcome]],
+        commit_now: Callable[[Extension], bool | None],
         reopen: Callable[[], None],
         audience: Audience,
     ) -> None:
         self._lane = lane
-        self._commit = commit
-        self._reopen = reopen
+        self._commit, self._commit_now, self._reopen = commit, commit_now, reopen
         self._audience = audience
         self._lock = Lock()
         self._queue: list[_Submitted] = []
+        self._gathering: asyncio.AbstractEventLoop | None = None
+        """The event loop whose operations of this iteration are gathered."""
         self._busy = False
+        self._at_work = Lock()
+        """Held by the thread that writes."""
+        self._lone = _LoneCommits()
         self._broken = False
         self._over: StoreUnavailable | None = None
         self.failure: StoreUnavailable | None = None
@@ -70,16 +83,54 @@ class Writer:
     async def submit(self, op: Op[T]) -> T:
         """Return the operation's result after its commit. Raises if it was refused."""
         self._lane.check()
+        done: Any = self._committed_alone(op) if isinstance(op, Extension) else None
+        if done is not None:
+            await asyncio.sleep(0)  # noqa: TID251 - gives other tasks a turn, does not wait for time
+            alone: T = done
+            return alone
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[T] = loop.create_future()
         with self._lock:
             if self._over is not None:
                 raise copy(self._over)
             self._queue.append(_Submitted(op, reply, loop))
-            wake, self._busy = not self._busy, True
+            wake = not self._busy and self._gathering not in (None, loop)
+            gather = not self._busy and self._gathering is None
+            self._busy = self._busy or wake
+            if gather:
+                self._gathering = loop
+        if wake:  # Another loop gathers, which may be blocked.
+            self._wake()
+        elif gather:
+            loop.call_soon(self._gathered)
+        return await reply
+
+    def _gathered(self) -> None:
+        """Wake the lane, once for everything that was submitted in one iteration of the event loop."""
+        with self._lock:
+            self._gathering = None
+            wake = bool(self._queue) and not self._busy
+            self._busy = self._busy or wake
         if wake:
             self._wake()
-        return await reply
+
+    def _committed_alone(self, extension: Extension) -> Any:
+        """Commit an extension on this thread if its run is the only one that writes; None if that was not possible."""
+        if self._queue or self._busy or self._broken or not self._lone.may_commit(extension.run):
+            return None
+        if not self._at_work.acquire(blocking=False):
+            return None
+        try:
+            if self._over is not None:
+                return None
+            began = monotonic()
+            done = self._commit_now(extension)
+            self._lone.note(monotonic() - began)
+        finally:
+            self._at_work.release()
+        if done and self._audience.has_listeners:
+            self._audience.changed()
+        return done
 
     async def run_between(self, work: Callable[[], None]) -> None:
         """Run this on the commit thread, between two commits, and accept work again if it succeeds."""
@@ -92,7 +143,8 @@ class Writer:
     def _mend(self, work: Callable[[], None], loop: asyncio.AbstractEventLoop, reply: asyncio.Future[None]) -> None:
         outcome: Outcome = None
         try:
-            work()
+            with self._at_work:
+                work()
             self._broken = False
         except Exception as error:  # noqa: BLE001 - the caller gets every error
             outcome = error if isinstance(error, LimpetError) else _unavailable(error)
@@ -102,7 +154,12 @@ class Writer:
         """Finish submitted operations, then stop."""
         with self._lock:
             self._over = StoreUnavailable(reason=CLOSED)
+            left = bool(self._queue) and not self._busy
+        if left:
+            self._wake()
         self._lane.close()
+        with self._at_work:  # A commit on an event loop ends first.
+            pass
 
     def _wake(self) -> None:
         """Start draining the queue. Not under the lock, for which the lane's thread would have to wait."""
@@ -128,7 +185,8 @@ class Writer:
 
     def _do(self, batch: list[Op[Any]]) -> list[Outcome]:
         try:
-            return self._committed(batch)
+            with self._at_work:
+                return self._committed(batch)
         except (StoreBusy, StoreRefused, ConnectionLost, StaleServer) as passing:
             return [copy(passing) for _ in batch]
         except StoreReplaced as replaced:
@@ -149,6 +207,34 @@ class Writer:
         done = self._commit(batch)
         self.failure = None
         return done
+
+
+class _LoneCommits:
+    """Decides whether commits may be done on the event loop: only one run writes, and the disk is fast."""
+
+    def __init__(self) -> None:
+        self._last_run = ""
+        self._off_until = 0.0
+        self._rest = SHORTEST_REST
+        self._fast = 0
+
+    def may_commit(self, run: str) -> bool:
+        """Return whether an extension of this run may be committed on the event loop.
+
+        It must be the second in a row: runs that write by turns are faster in batches.
+        """
+        is_alone, self._last_run = run == self._last_run, run
+        return is_alone and (not self._off_until or monotonic() >= self._off_until)
+
+    def note(self, seconds: float) -> None:
+        """Note how long a commit took."""
+        if seconds > SLOW_COMMIT:
+            self._off_until, self._fast = monotonic() + self._rest, 0
+            self._rest = min(2 * self._rest, LONGEST_REST)
+        elif self._rest > SHORTEST_REST:
+            self._fast += 1
+            if self._fast >= TRUSTED_AFTER:
+                self._rest = SHORTEST_REST
 
 
 def _is_news(asked: _Submitted, outcome: Outcome) -> bool:

@@ -43,6 +43,7 @@ __all__ = [
     "EndDuty",
     "EndUpload",
     "Extend",
+    "Extension",
     "KeepDuty",
     "KeepLate",
     "Leg",
@@ -177,6 +178,26 @@ class Append(Op[AppendOutcome], frozen=True):
 
     legs: tuple[Leg, ...]
     blobs: tuple[Blob, ...] = ()
+
+
+class Extension(Op[bool], frozen=True):
+    """Events to add after a head, if that is still the head and the fence is valid; the result says whether it was.
+
+    This is all that most appends need: they change no request and, of their run, only the head, the step number and the
+    death count. If the result is False, an `Append` of the same events finds out why.
+    """
+
+    run: str
+    after: Head
+    fence: int | None
+    """None for a conversation, which has no owner."""
+    events: Sequence[Event]
+    step: int
+    """Highest step number in the events."""
+    settled: bool
+    """Whether the events settle something, which resets the run's death count."""
+    steps: Sequence[int | None]
+    """For each event, the step by which it is found; see `state.step_of`."""
 
 
 Work = Callable[[Any], tuple[Sequence[AnyBody], Sequence[Blob]]]

@@ -79,15 +79,27 @@ class FaultyStore(Store):
         return [self._one(op) for op in batch]
 
     def _one(self, op: writes.Op[Any]) -> Outcome:
-        self._check_faults("before", _bodies(op))
+        self._check_faults("before", self._bodies(op))
         if self._is_from_dead_worker(op):
             return _no_reply(op)
         [done] = super()._commit([op])
-        if not isinstance(done, LimpetError | Missed | Taken):
+        if done is not False and not isinstance(done, LimpetError | Missed | Taken):
             self._check_faults(
-                "after", [each.body for each in done.events] if isinstance(done, Transacted) else _bodies(op)
+                "after", [each.body for each in done.events] if isinstance(done, Transacted) else self._bodies(op)
             )
         return _no_reply(op) if self._is_from_dead_worker(op) else done
+
+    def _bodies(self, op: writes.Op[Any]) -> Bodies | None:
+        """Return the events of a write, or None if it appends none on its own."""
+        if isinstance(op, writes.Extension):
+            return [self.decode(event) for event in op.events]
+        if isinstance(op, writes.Append):
+            sealed = [each.body for leg in op.legs if isinstance(leg, Extend) for each in leg.events]
+            return [
+                *sealed,
+                *(body for leg in op.legs if isinstance(leg, Create | SendCommands) for body in leg.bodies),
+            ]
+        return () if isinstance(op, writes.Transact) else None
 
     def _check_faults(self, when: When, bodies: Bodies | None) -> None:
         if bodies is None or self.is_down:
@@ -101,14 +113,6 @@ class FaultyStore(Store):
         """Return whether a write comes from the dead worker: creations and commands come from other processes."""
         others = isinstance(op, writes.Append) and all(isinstance(leg, Create | SendCommands) for leg in op.legs)
         return self.is_down and not others
-
-
-def _bodies(op: writes.Op[Any]) -> Bodies | None:
-    """Return the events of a write, or None if it appends none on its own."""
-    if isinstance(op, writes.Append):
-        sealed = [each.body for leg in op.legs if isinstance(leg, Extend) for each in leg.events]
-        return [*sealed, *(body for leg in op.legs if isinstance(leg, Create | SendCommands) for body in leg.bodies)]
-    return () if isinstance(op, writes.Transact) else None
 
 
 def _no_reply(op: writes.Op[Any]) -> Outcome:

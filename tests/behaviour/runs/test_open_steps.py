@@ -20,7 +20,7 @@ from limpet.service.settings import Settings
 from limpet.stores import WorkerRow
 from limpet.stores.backend import Outcome
 from limpet.stores.memory import MemoryBackend
-from limpet.stores.writes import Append, Extend, Op
+from limpet.stores.writes import Append, Extend, Extension, Op
 from limpet.testing.app import TestApp, TestSettings
 
 # Turns of the event loop that a flush needs at most, in a store without threads.
@@ -208,7 +208,7 @@ class FullDisk(MemoryBackend):
 
     def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
         appends = [leg for op in ops if isinstance(op, Append) for leg in op.legs]
-        if self.is_full and any(isinstance(leg, Extend) for leg in appends):
+        if self.is_full and any(isinstance(each, Extend | Extension) for each in (*appends, *ops)):
             raise StoreUnavailable(reason="disk is full")
         return super().commit(ops, codec)
 

@@ -11,7 +11,7 @@ from limpet.errors import StoreBusy, StoreReplaced, StoreUnavailable
 from limpet.stores import Inline, Threads
 from limpet.stores.backend import Outcome
 from limpet.stores.writer import Writer
-from limpet.stores.writes import Op
+from limpet.stores.writes import Extension, Op
 
 
 class Recorder:
@@ -48,6 +48,10 @@ def nothing() -> None:
     """Reopen nothing."""
 
 
+def never_now(_: Extension) -> None:
+    """Commit nothing on the event loop."""
+
+
 class Write(Op[int], frozen=True):
     """An operation whose result is the size of its batch."""
 
@@ -60,7 +64,7 @@ def op() -> Write:
 async def test_requests_during_a_commit_share_the_next_one() -> None:
     """One operation is being committed, and five are submitted meanwhile: the batches have one and five."""
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, nothing, NoListeners())
+    writer = Writer(threads.lane("test"), recorder.commit, never_now, nothing, NoListeners())
     first = asyncio.create_task(writer.submit(op()))
     await threads.call(recorder.entered.acquire)
     rest = [asyncio.create_task(writer.submit(op())) for _ in range(5)]
@@ -75,7 +79,7 @@ async def test_requests_during_a_commit_share_the_next_one() -> None:
 async def test_nothing_is_acknowledged_before_its_commit_returns() -> None:
     """While the commit is held, the caller waits."""
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, nothing, NoListeners())
+    writer = Writer(threads.lane("test"), recorder.commit, never_now, nothing, NoListeners())
     waiting = asyncio.create_task(writer.submit(op()))
     await threads.call(recorder.entered.acquire)
     assert not waiting.done()
@@ -90,7 +94,7 @@ async def test_a_busy_store_accepts_the_next_operation() -> None:
     recorder = Recorder()
     recorder.raises = [StoreBusy(reason="locked")]
     recorder.go_on.release(2)
-    writer = Writer(Inline().lane("test"), recorder.commit, nothing, NoListeners())
+    writer = Writer(Inline().lane("test"), recorder.commit, never_now, nothing, NoListeners())
     with pytest.raises(StoreBusy):
         await writer.submit(op())
     assert await writer.submit(op()) == 1
@@ -103,7 +107,7 @@ async def test_after_an_unknown_outcome_the_store_is_reopened(error: Exception) 
     recorder.raises = [error]
     recorder.go_on.release(5)
     lane = Inline().lane("test")
-    writer = Writer(lane, recorder.commit, lambda: reopened.append(len(recorder.batches)), NoListeners())
+    writer = Writer(lane, recorder.commit, never_now, lambda: reopened.append(len(recorder.batches)), NoListeners())
     done = await asyncio.gather(writer.submit(op()), writer.submit(op()), return_exceptions=True)
     assert [type(each) for each in done] == [StoreUnavailable, StoreUnavailable]
     assert isinstance(done[0], StoreUnavailable)
@@ -125,7 +129,7 @@ async def test_a_failed_reopening_is_retried_with_the_next_batch() -> None:
         if failing:
             raise OSError("still broken")
 
-    writer = Writer(Inline().lane("test"), recorder.commit, reopen, NoListeners())
+    writer = Writer(Inline().lane("test"), recorder.commit, never_now, reopen, NoListeners())
     for reason in ("disk", "still broken", "still broken"):
         with pytest.raises(StoreUnavailable, match=reason):
             await writer.submit(op())
@@ -139,7 +143,7 @@ async def test_a_replaced_file_stops_the_writer_permanently() -> None:
     recorder = Recorder()
     recorder.raises = [StoreReplaced(reason="deleted")]
     recorder.go_on.release(5)
-    writer = Writer(Inline().lane("test"), recorder.commit, nothing, NoListeners())
+    writer = Writer(Inline().lane("test"), recorder.commit, never_now, nothing, NoListeners())
     for _ in range(3):
         with pytest.raises(StoreReplaced):
             await writer.submit(op())
@@ -151,7 +155,7 @@ async def test_operations_submitted_during_a_failure_wait_for_reopening() -> Non
     recorder, threads, reopened = Recorder(), Threads(), list[int]()
     recorder.raises = [StoreUnavailable(reason="fsync failed")]
     writer = Writer(
-        threads.lane("test"), recorder.commit, lambda: reopened.append(len(recorder.batches)), NoListeners()
+        threads.lane("test"), recorder.commit, never_now, lambda: reopened.append(len(recorder.batches)), NoListeners()
     )
     first = asyncio.create_task(writer.submit(op()))
     await threads.call(recorder.entered.acquire)
@@ -168,7 +172,7 @@ async def test_operations_submitted_during_a_failure_wait_for_reopening() -> Non
 
 async def test_a_closed_writer_finishes_its_work_and_refuses_more() -> None:
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, nothing, NoListeners())
+    writer = Writer(threads.lane("test"), recorder.commit, never_now, nothing, NoListeners())
     waiting = asyncio.create_task(writer.submit(op()))
     await threads.call(recorder.entered.acquire)
     recorder.go_on.release()
@@ -182,7 +186,7 @@ async def test_a_closed_writer_finishes_its_work_and_refuses_more() -> None:
 def test_a_closed_event_loop_does_not_stop_the_writer() -> None:
     """The loop was closed before the reply."""
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, nothing, NoListeners())
+    writer = Writer(threads.lane("test"), recorder.commit, never_now, nothing, NoListeners())
     loop = asyncio.new_event_loop()
     task = loop.create_task(writer.submit(op()))
     loop.run_until_complete(threads.call(recorder.entered.acquire))

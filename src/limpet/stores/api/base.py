@@ -63,7 +63,8 @@ class StoreBase:
         """Redaction of values before they are packed. Secrets are hidden in any case."""
         self._compress = compress
         self._watching = Watching(backend, self._handover)
-        self._writer = Writer(self._handover.lane("limpet-write"), self._commit, backend.reopen, self._watching)
+        lane = self._handover.lane("limpet-write")
+        self._writer = Writer(lane, self._commit, self._commit_now, backend.reopen, self._watching)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -119,6 +120,9 @@ class StoreBase:
 
     def _commit(self, batch: Sequence[writes.Op[Any]]) -> list[Outcome]:
         return self._backend.commit(batch, self.codec)
+
+    def _commit_now(self, extension: writes.Extension) -> bool | None:
+        return self._backend.commit_now(extension)
 
     def _known(self, events: Events) -> Events:
         """Load new keys here, outside the event loop."""

@@ -5,13 +5,14 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from limpet.errors import IdConflict, InvalidAppend, LimpetError, Unsupported
+from limpet.errors import IdConflict, InvalidAppend, LimpetError, StoreBusy, Unsupported
 from limpet.events import AnyBody, Event, Head, Payload, Sealed, blobs_of
 from limpet.events import bodies as b
 from limpet.ids import check_id
 from limpet.stores import writes
 from limpet.stores.api.base import LARGEST_PAGE, check_page
 from limpet.stores.api.payloads import Payloads
+from limpet.stores.append import plan_extension
 from limpet.stores.backend import Outcome
 from limpet.stores.blobs import Blob
 from limpet.stores.fork_reads import StepRange
@@ -43,9 +44,21 @@ class Logs(Payloads):
             writes.check_leg(leg)
             if isinstance(leg, writes.Extend):
                 self._check_codec(leg.events)
+        if len(legs) == 1 and not blobs and isinstance(leg, writes.Extend) and await self._extend(leg):
+            return writes.Appended((leg.events[-1].event.head,))
         small = await self._small(blobs) if blobs else ()
         done = await self._submit(writes.Append(legs, small))
         return writes.Taken(reveal_row(self.codec, done.row), done.first) if isinstance(done, writes.Taken) else done
+
+    async def _extend(self, leg: writes.Extend) -> bool:
+        """Add events that change nothing but the log; return whether they were added."""
+        planned = plan_extension(leg)
+        if not planned.is_plain:
+            return False
+        try:
+            return await self._writer.submit(planned.extension)
+        except StoreBusy:
+            return False
 
     async def create(
         self,

@@ -54,7 +54,7 @@ from limpet.stores.search import lowered
 from limpet.stores.sql_files import check_schema, load
 from limpet.stores.sql_reads import SqlReads
 from limpet.stores.threads import CLOSED
-from limpet.stores.writes import Op, Transact, Transacted
+from limpet.stores.writes import Extension, Op, Transact, Transacted
 
 __all__ = ["PostgresBackend"]
 
@@ -229,6 +229,9 @@ class PostgresBackend(SqlReads):
         return StoreInfo(f"PostgreSQL {version}", int(schema))
 
     # Writing
+
+    def commit_now(self, extension: Extension) -> None:
+        """Do nothing: the event loop must not wait for a server."""
 
     def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
         """Perform all operations in one durable transaction; retries after a collision or a lost connection."""

@@ -14,7 +14,7 @@ from msgspec.structs import astuple, replace
 from limpet.clock import Clock
 from limpet.errors import InvalidAppend, WorkerAlive
 from limpet.events import Event, Packed
-from limpet.stores.backend import EventKeys, Extension, SchemaViolation
+from limpet.stores.backend import EventKeys, SchemaViolation
 from limpet.stores.blobs import Blob
 from limpet.stores.columns import (
     OF_A_STREAM,
@@ -33,6 +33,7 @@ from limpet.stores.postgres.text import plain, safe
 from limpet.stores.postgres.wire import Wire
 from limpet.stores.processes import has_ended, this_process
 from limpet.stores.rows import ContractRow, DutyRow, KeyRow, Late, RequestRow, RunRow, Snapshot, WorkerRow
+from limpet.stores.writes import Extension
 
 __all__ = ["PostgresTables", "ProcessWorkers", "TransactionParts"]
 

@@ -11,9 +11,10 @@ import psycopg
 from psycopg import pq
 from psycopg.errors import error_from_result
 
-from limpet.stores.backend import Extension, SchemaViolation
+from limpet.stores.backend import SchemaViolation
 from limpet.stores.postgres.connection import Connection
 from limpet.stores.postgres.text import safe_text
+from limpet.stores.writes import Extension
 
 __all__ = ["Wire"]
 

@@ -9,7 +9,7 @@ If the open file was deleted or replaced, the store does not retry: its writes w
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from threading import Event as Flag
 from threading import RLock
@@ -45,13 +45,15 @@ from limpet.stores.sqlite.locks import HAVE_FLOCK, WorkerLocks, WriterQueue
 from limpet.stores.sqlite.migrate import migrate, newest, schema_version
 from limpet.stores.sqlite.read_only import ReadOnlyFile, why_read_only
 from limpet.stores.sqlite.tables import SqliteTables
-from limpet.stores.writes import Op, Transact
+from limpet.stores.writes import Extension, Op, Transact
 
 __all__ = ["HEALING", "SqliteBackend", "is_store"]
 
 # Older versions can lose committed pages when a write-ahead log is reset with several connections.
 OLDEST_SQLITE = (3, 51, 3)
 POLL_EVERY = 0.012
+# Length of the write-ahead log, in pages, from which it is moved into the database file.
+CHECKPOINT_PAGES = 1_000
 # How long to wait for another process's lock.
 PATIENCE = "60s"
 # How long a disk may fail before a worker process exits.
@@ -174,6 +176,23 @@ class SqliteBackend(SqlReads):
         ours = [op for op in ops if not isinstance(op, Transact)]
         done = iter(self._durably(lambda begin, note: commit(begin, ours, codec, note)) if ours else ())
         return [self._theirs(op, codec) if isinstance(op, Transact) else next(done) for op in ops]
+
+    def commit_now(self, extension: Extension) -> bool | None:
+        """Perform an extension on the calling thread, if no lock and no checkpoint is in its way."""
+        opened = self._opened
+        if opened is None or self._fault is not None or not opened.transaction.begin_now():
+            return None
+        number, error = None, None
+        try:
+            [number] = opened.tables.extend([extension])
+        except BaseException as raised:  # noqa: BLE001 - rolled back and translated below
+            error = raised
+        try:
+            opened.transaction.end(error, checkpoints=False)
+        except Failed as failed:
+            self._fault = Fault(failed.reason).again(failed)
+            return None
+        return number is not None
 
     def transact(self, op: Transact, codec: Codec) -> Outcome:
         """Commit a caller's own writes and an append in one transaction."""
@@ -383,7 +402,7 @@ class _Opened:
     def __init__(
         self, path: Path, sql: Mapping[str, str], clock: Clock, locks: WorkerLocks, patience: int, files: Files
     ) -> None:
-        self._path, self._sql, self._patience, self._files = path, sql, patience, files
+        self.path, self._sql, self.patience, self.files = path, sql, patience, files
         if not path.parent.is_dir():
             fix = f"Run `mkdir -p {path.parent}`, or pass another URL."
             raise StoreUnavailable(reason=f"the folder {path.parent} does not exist", fix=fix)
@@ -396,7 +415,7 @@ class _Opened:
             self.gate.close()
             raise
         self.tables = SqliteTables(self.writing, sql, clock, locks)
-        self.transaction = _Transaction(path, self.writing, self.gate, self.tables, sql, files)
+        self.transaction = _Transaction(self, sql)
 
     def _made(self) -> apsw.Connection:
         """Return the writing connection to a file that was created or migrated, one process at a time."""
@@ -410,7 +429,7 @@ class _Opened:
 
     def reader(self) -> apsw.Connection:
         """Open a reading connection. First checks that the file was not replaced: another file would get our log."""
-        self._files.check()
+        self.files.check()
         db = self._connect()
         db.execute(self._sql["read_only"])
         return db
@@ -423,11 +442,11 @@ class _Opened:
         finally:
             self.gate.leave()
         if busy:
-            raise Failed(f"{self._path}: the write-ahead log cannot be emptied while others read")
+            raise Failed(f"{self.path}: the write-ahead log cannot be emptied while others read")
 
     def verify(self) -> None:
         """Check pages, indexes, and that every row matches its log."""
-        if os.stat(self._path).st_size < LARGE:
+        if os.stat(self.path).st_size < LARGE:
             [(found,)] = self.writing.execute(self._sql["quick_check"]).fetchall()
             if found != "ok":
                 raise StoreUnavailable(reason=f"the file is damaged: {found}")
@@ -435,8 +454,8 @@ class _Opened:
             raise StoreUnavailable(reason=f"the row of {run} does not match its log at event {seq}")
 
     def _connect(self) -> apsw.Connection:
-        db = apsw.Connection(str(self._path), statementcachesize=200)
-        db.set_busy_timeout(self._patience // 1000)
+        db = apsw.Connection(str(self.path), statementcachesize=200)
+        db.set_busy_timeout(self.patience // 1000)
         db.execute(self._sql["connect"]).fetchall()
         return db
 
@@ -450,19 +469,15 @@ class _Opened:
 class _Transaction:
     """The writer's transaction, behind the gate."""
 
-    def __init__(
-        self,
-        path: Path,
-        db: apsw.Connection,
-        gate: WriterQueue,
-        tables: SqliteTables,
-        sql: Mapping[str, str],
-        files: Files,
-    ) -> None:
-        self._path, self._db, self._gate, self._tables, self._files = path, db, gate, tables, files
-        self._execute = db.cursor().execute
+    def __init__(self, opened: _Opened, sql: Mapping[str, str]) -> None:
+        self._path, self._gate, self._files = opened.path, opened.gate, opened.files
+        self._db, self._tables, self._patience = opened.writing, opened.tables, opened.patience
+        self._execute = self._db.cursor().execute
         self._begin, self._commit, self._rollback = sql["begin"], sql["commit"], sql["rollback"]
         self._changes = 0
+        self._pages = 0
+        """Size of the write-ahead log after the last commit."""
+        self._db.set_wal_hook(self._note_pages)  # instead of SQLite's own checkpoints, which any commit could do
 
     @property
     def wrote(self) -> bool:
@@ -480,10 +495,34 @@ class _Transaction:
         return self._tables
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self.end(error)
+
+    def begin_now(self) -> bool:
+        """Start the transaction if no other writer is in its way, and no checkpoint is due; return whether it started.
+
+        Used on an event loop, which must not wait.
+        """
+        if self._pages >= CHECKPOINT_PAGES or not self._gate.enter_now():
+            return False
+        self._db.set_busy_timeout(0)
+        try:
+            self._execute(self._begin)
+        except apsw.Error:  # Another program writes, or the disk fails: the writer finds out.
+            self._gate.leave()
+            return False
+        finally:
+            self._db.set_busy_timeout(self._patience // 1000)
+        self._tables.last, self._changes = None, self._db.total_changes()
+        return True
+
+    def end(self, error: BaseException | None, *, checkpoints: bool = True) -> None:
+        """Commit, or roll back if there was an error. Raises that error, or the one of the commit."""
         try:
             if error is None:
                 self._execute(self._commit)
                 self._tables.committed()
+                if checkpoints:
+                    self._checkpoint()
                 self._files.check()
         except (apsw.Error, OSError, StoreReplaced) as failed:
             error = failed
@@ -498,6 +537,17 @@ class _Transaction:
                 self._gate.leave()
         if error is not None:
             raise meaning(error, self._path) from error
+
+    def _note_pages(self, _: apsw.Connection, __: str, pages: int) -> int:
+        self._pages = pages
+        return apsw.SQLITE_OK
+
+    def _checkpoint(self) -> None:
+        """Move a long write-ahead log into the database file. If that fails, the next commit repeats it."""
+        if self._pages >= CHECKPOINT_PAGES:
+            with suppress(apsw.Error):
+                self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            self._pages = 0
 
 
 def _check_version(found: str) -> None:

@@ -60,8 +60,23 @@ class WriterQueue:
                 self.close()  # The waiting thread then releases the lock as soon as it gets it.
                 self._file = self._open()
                 raise StoreBusy(reason=self._who()) from None
+        self._sign(self._file)
+
+    def enter_now(self) -> bool:
+        """Take the lock if it is free; return whether it was."""
+        if not HAVE_FLOCK or self._file is None:
+            return False
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        self._sign(self._file)
+        return True
+
+    def _sign(self, file: int) -> None:
+        """Write down which process holds the lock."""
         with suppress(OSError):  # On a full disk, the holder stays unknown.
-            os.pwrite(self._file, b"%-20d" % os.getpid(), 0)
+            os.pwrite(file, b"%-20d" % os.getpid(), 0)
 
     def _who(self) -> str:
         """Describe the holder of the gate. The pid of a process in another container is only valid there."""

@@ -9,7 +9,7 @@ from msgspec.structs import astuple
 
 from limpet.clock import Clock
 from limpet.events import Event, Packed
-from limpet.stores.backend import EventKeys, Extension, SchemaViolation
+from limpet.stores.backend import EventKeys, SchemaViolation
 from limpet.stores.blobs import Blob
 from limpet.stores.columns import (
     OF_A_STREAM,
@@ -25,6 +25,7 @@ from limpet.stores.columns import (
 )
 from limpet.stores.rows import ContractRow, DutyRow, KeyRow, Late, RequestRow, RunRow, Snapshot, WorkerRow
 from limpet.stores.sqlite.locks import WorkerLocks
+from limpet.stores.writes import Extension
 
 __all__ = ["SqliteTables"]
 
