@@ -175,7 +175,8 @@ def install_kill(where: str) -> None:
     """Kill this process at a place.
 
     `tool:crash_pay`: after its effect was applied. `commit:7`: at the seventh place before or after a commit that
-    extends a log or claims a run. `alone:7`: the same for a commit on the event loop. `crash_pay:1`: at the first of those around commits that start a step of this tool.
+    extends a log or claims a run. `alone:7`: the same for a commit on the event loop. `crash_pay:1`: at the first of
+    those around commits that start a step of this tool.
     `statements:9` and `queries:9`: in the middle of an operation, at the ninth database statement.
     """
     what, _, place = where.partition(":")

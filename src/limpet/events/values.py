@@ -24,6 +24,10 @@ MAX_INTEGER_BITS = 2048
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 _decoder = msgspec.json.Decoder()
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+# Digits of an integer that may have more than MAX_INTEGER_BITS.
+LONG_INTEGER = 600
+_ZEROS, _AS_ZEROS = b"0" * LONG_INTEGER, bytes.maketrans(b"123456789", b"000000000")
 
 # `encode` is for Limpet's own structs, whose fields are typed. User data goes through `canonical`.
 encode = _encoder.encode
@@ -77,8 +81,42 @@ def inline(value: object) -> Payload:
 
 def canonical(value: object) -> bytes:
     """Return the canonical encoding of a value. Raises InvalidValue if JSON cannot represent it unchanged."""
-    _check_whole(value)
-    return _encoder.encode(value)
+    try:
+        data = _encoder.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        _check_whole(value)  # raises, with the place of what is wrong
+        raise
+    if type(value) is not str and not _is_strict(value, data):
+        _check_whole(value)
+    return data
+
+
+def _is_strict(value: object, data: bytes) -> bool:  # noqa: C901 - calls would cost more than the checks
+    """Return whether a value obviously comes back unchanged from its encoding; if not, `_check` finds out.
+
+    The value was encoded, so it has no cycle, and its text has no lone surrogate. A number that is not finite was
+    encoded as null.
+    """
+    level, kinds = [value], _SCALARS if b"null" not in data else _SCALARS - {float}
+    if len(data) >= LONG_INTEGER and _ZEROS in data.translate(_AS_ZEROS):
+        return False
+    for _ in range(MAX_DEPTH):
+        inner: list[object] = []
+        for each in level:
+            if type(each) is dict:
+                for key, item in each.items():
+                    if type(key) is not str:
+                        return False
+                    if type(item) not in kinds:
+                        inner.append(item)
+            elif type(each) is list:
+                inner += [item for item in each if type(item) not in kinds]
+            elif type(each) not in kinds:
+                return False
+        if not inner:
+            return True
+        level = inner
+    return False
 
 
 def parse(data: bytes | str) -> Any:
