@@ -115,6 +115,12 @@ class Journal:
         self._buffer.extend(checked)
         self._blobs.extend(blobs)
 
+    def note(self, body: AnyBody) -> None:
+        """Buffer an event of a step for the next flush, like `add`: it changes no working state, and has no blobs."""
+        if self._since is None:
+            self._since = self._now()
+        self._buffer.append(body)
+
     @property
     def pending(self) -> Sequence[AnyBody]:
         """Bodies that were added and are not known to be stored."""

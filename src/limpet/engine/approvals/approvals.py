@@ -149,6 +149,8 @@ class ApprovalGate:
 
     def _considered(self, name: str) -> Iterator[object]:
         records = self._x.history.records
+        if name not in self._x.history.considered:
+            return
         for each in (*(f"/{request}#1" for request in REQUESTS_BEFORE_START), STALE, OVER_BUDGET, LATE):
             if (record := records.get(f"{name}{each}")) is not None:
                 yield record.opened

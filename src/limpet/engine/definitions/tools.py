@@ -26,6 +26,7 @@ from typing import (
 from limpet.arguments import brief, defining
 from limpet.clock import Duration, microseconds
 from limpet.engine.definitions.call_context import is_in_agent
+from limpet.engine.definitions.plain_call import PlainCall
 from limpet.engine.definitions.traits import EFFECTS, Effect, Traits
 from limpet.engine.definitions.types import TypeCodec, codec_of
 from limpet.engine.definitions.upgrades import Versions
@@ -291,6 +292,17 @@ class Tool(Generic[P, T_co, R_co]):
     def has_secret_default(self) -> bool:
         """Whether a default contains a secret, so that a passed secret could look like the default."""
         return any(_has_mark(each) for each in self._defaults.values())
+
+    @cached_property
+    def plain_call(self) -> PlainCall | None:
+        """How a step calls the tool if nothing else is in its way; None if its steps always need more than a call."""
+        traits = self.traits
+        needs_more = traits.risk or traits.max_spend or traits.fresh or traits.invalidates or traits.timeout is not None
+        if needs_more or traits.effect == "transaction" or self.kind != "tool" or self._plain_names is None:
+            return None
+        if self.args_versions or self.result_versions or self.has_secret_default:
+            return None
+        return PlainCall(self._plain_names, self._codecs, self._defaults)
 
     @property
     def returns(self) -> str:

@@ -41,6 +41,7 @@ class TypeCodec:
     def __init__(self, hint: Any) -> None:
         self._hint = hint
         self._adapter = _adapter(hint) if _has_model(hint) else None
+        self._unchanged = frozenset() if self._adapter is not None else _unchanged(hint)
         self.versions: Versions = versions_of(hint)
         """Versions of the types in the annotation that are above 1."""
 
@@ -48,6 +49,10 @@ class TypeCodec:
     def name(self) -> str:
         """Name of the annotation, for messages."""
         return getattr(self._hint, "__name__", str(self._hint))
+
+    def is_unchanged(self, value: object) -> bool:
+        """Return whether a value is plain JSON of the declared type, so that neither `plain` nor `load` changes it."""
+        return type(value) in self._unchanged
 
     def dump(self, value: object) -> Any:
         """Return a value as plain JSON. Raises InvalidValue if JSON cannot represent it."""
@@ -149,6 +154,18 @@ def _cached(hint: Any) -> TypeCodec:
     return TypeCodec(hint)
 
 
+def _unchanged(hint: Any) -> frozenset[type]:
+    """Return the plain types whose values an annotation accepts as they are."""
+    if hint in _UNDECLARED:
+        return frozenset(_PLAIN)
+    kinds = [NoneType if each is None else each for each in get_args(hint)] if _is_union(hint) else [hint]
+    return frozenset(kinds) if all(each in _PLAIN for each in kinds) else frozenset()
+
+
+def _is_union(hint: Any) -> bool:
+    return get_origin(hint) in (Union, UnionType)
+
+
 def _fits(hint: Any, plain: Any) -> bool:
     try:
         codec_of(hint).load(plain)
@@ -183,7 +200,7 @@ def _is_pydantics(hint: Any) -> bool:
 
 def _is_choice(hint: Any) -> bool:
     """Return whether an annotation is a union of a secret and other types, which msgspec cannot distinguish."""
-    kinds = [each for each in get_args(hint) if each is not NoneType] if get_origin(hint) in (Union, UnionType) else []
+    kinds = [each for each in get_args(hint) if each is not NoneType] if _is_union(hint) else []
     return len(kinds) > 1 and any(is_secret(each) for each in kinds)
 
 

@@ -103,6 +103,8 @@ class History:
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
+        self.considered: set[str] = set()
+        """Steps for which something was asked or refused before they started; some may be gone by now."""
         self.commands: dict[int, AnyBody] = {}
         """Answers, signals and returns, by sequence."""
         self.expired: dict[str, b.RequestExpired] = {}
@@ -266,6 +268,8 @@ class History:
         """Add a record."""
         if record.name not in self.records:
             self._scopes.setdefault(scope_of(record.name), []).append(record.name)
+        if isinstance(record.opened, b.RequestOpened | b.ValueRecorded):
+            self.considered.add(record.name.rpartition("/")[0])
         self.records[record.name] = record
         return record
 

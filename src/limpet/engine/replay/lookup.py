@@ -62,6 +62,11 @@ class Lookup:
         found = (self._last_steps.get(each) for each in enclosing_scopes(scope))
         return next((number for number in found if number is not None), None)
 
+    @property
+    def has_unreached(self) -> bool:
+        """Whether the log has effects that the code has not called."""
+        return any(self._not_reached.values())
+
     def chooses_new(self, scope: str) -> bool:
         """Return the choice of an unrecorded `run.version`: False while recorded effects in its scope are ahead."""
         return not self._not_reached.get(scope) and not self._shared.get(scope)

@@ -33,6 +33,7 @@ from limpet.engine.run.conversation import USER, Message, Role, RunConversation,
 from limpet.engine.run.messenger import Messenger, id_of
 from limpet.engine.run.missed_awaits import AwaitTracker, track_awaits
 from limpet.engine.run.working_state import PatchOptions, SentPatch, State, StateChange
+from limpet.engine.steps.plain_steps import PlainSteps
 from limpet.engine.steps.steps import Steps
 from limpet.engine.waits.questions import QuestionOptions, Questions
 from limpet.engine.waits.waits import Waits
@@ -82,6 +83,7 @@ class Run(Generic[S]):
         self._x = execution
         self._waits = waits
         self._steps = Steps(execution, waits)
+        self._plain_steps = PlainSteps(execution, self._steps)
         self._reads = self._steps.reads
         self._asks = Questions(execution, waits)
         self._children = Children(execution, waits)
@@ -120,6 +122,9 @@ class Run(Generic[S]):
         StepFailed if the tool fails, Rejected if a person rejects the step, OutcomeUnknown if it is unknown whether the
         effect was applied, and BudgetExceeded if the budget does not allow the step.
         """
+        plain = self._plain_steps.find(tool, args, kwargs)
+        if plain is not None:
+            return plain
         step, record = self._steps.find(tool, args, kwargs)
         if self._x.on_step is not None:
             self._x.on_step(step.number)

@@ -110,12 +110,16 @@ class Steps:
             await x.recorder.enter(record.end)
             return await self._outcome(step, record.settled)
         await recall_late(x, step.name)
-        latest = await self._last_event(step, record)
+        return await self.finish(step, await self._last_event(step, record))
+
+    async def finish(self, step: Step, latest: Latest) -> Any:
+        """Continue a step from its last event until it is settled, and return its result."""
+        x = self._x
         try:
             while not _is_settled(latest):
                 latest = await self._next(step, latest)
         except asyncio.CancelledError:
-            self._cancelled(step, latest)
+            self.note_cancelled(step, latest)
             raise
         assert latest is not None
         self._invalidate(step, latest)
@@ -280,9 +284,14 @@ class Steps:
                 step.packed = None  # needs a new approval
                 return None
             body = await self._call_tool(step, attempt)
-            if isinstance(body, b.StepFailed) and not body.is_final and x.recorder.must_flush("step_returns"):
-                await x.recorder.flush()
+            await self.flush_failed(body)
             return body
+
+    async def flush_failed(self, latest: AnyBody) -> None:
+        """Flush a failed attempt before the pause until the next one, if the checkpoint strategy says so."""
+        recorder = self._x.recorder
+        if isinstance(latest, b.StepFailed) and not latest.is_final and recorder.must_flush("step_returns"):
+            await recorder.flush()
 
     async def _stale(self, step: Step, attempt: int, nothing_left: bool) -> Latest:
         """Return None if the data of the tool's sources is fresh. Otherwise refuse the attempt.
@@ -374,9 +383,9 @@ class Steps:
             try:
                 output = await self._perform(step, call)
             except Exception as error:  # noqa: BLE001 - every error of a tool is recorded
-                return self._failed(step, attempt, call, error)
+                return self.note_failed(step, attempt, call, error)
             else:
-                return self._completed(step, attempt, output, call)
+                return self.note_completed(step, attempt, output, call)
             finally:
                 reports.close()
 
@@ -419,7 +428,8 @@ class Steps:
         timeout = step.tool.traits.timeout
         return await work if timeout is None and x.deadline is None else await within(x, work, timeout)
 
-    def _completed(self, step: Step, attempt: int, output: Any, call: Call) -> b.StepCompleted:
+    def note_completed(self, step: Step, attempt: int, output: Any, call: Call) -> b.StepCompleted:
+        """Record the result of an attempt."""
         place, spent = step.place(attempt), call.total
         try:
             packed, blobs = step.pack(self._x.kit.store, step.tool.plain_result(output))
@@ -429,9 +439,10 @@ class Steps:
         self._x.journal.add(body, blobs=blobs)
         return body
 
-    def _failed(
+    def note_failed(
         self, step: Step, attempt: int, call: Call, error: Exception
     ) -> b.StepFailed | b.StepUnknown | b.StepResolved:
+        """Record the error of an attempt, and what follows from it."""
         x, place = self._x, step.place(attempt)
         timed_out = isinstance(error, TimedOut)
         failure = failure_of(error)
@@ -459,7 +470,7 @@ class Steps:
                 b.StepProgressed(number=step.number, attempt=attempt, note=call.note, partial=call.partial_value)
             )
 
-    def _cancelled(self, step: Step, latest: Latest) -> None:
+    def note_cancelled(self, step: Step, latest: Latest) -> None:
         """Record that the code cancelled the step.
 
         On replay the step does not start again, but waits for the same cancellation.
@@ -507,7 +518,7 @@ class Steps:
             except Exception as error:  # noqa: BLE001 - every error of a tool is recorded
                 x.journal.add(self._started(step, attempt), blobs=step.blobs)
                 step.grant = None  # the approval was used
-                return self._failed(step, attempt, call, error)
+                return self.note_failed(step, attempt, call, error)
 
     # Results
 

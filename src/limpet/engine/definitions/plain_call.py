@@ -1,0 +1,79 @@
+"""Arguments and results of a tool in the usual case, prepared when its first step starts."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from limpet.engine.definitions.types import TypeCodec
+from limpet.errors import InvalidValue
+from limpet.events import canonical
+from limpet.events.values import parse
+from limpet.secret import MARK
+from limpet.stores.blobs import INLINE
+
+__all__ = ["BoundArguments", "PlainCall"]
+
+# The marker of a secret in encoded values.
+MARKED = MARK.encode()
+
+
+class BoundArguments(NamedTuple):
+    """The arguments of a call."""
+
+    recorded: dict[str, Any]
+    """As JSON, without those that equal a default."""
+    encoded: bytes
+    """The same as canonical JSON."""
+    passed: dict[str, Any]
+    """For the function."""
+
+
+class PlainCall:
+    """Converts arguments and results that need nothing special: no secret, no upgrade, no blob."""
+
+    def __init__(self, names: Sequence[str], codecs: Mapping[str, TypeCodec], defaults: Mapping[str, Any]) -> None:
+        self._names, self._codecs, self._defaults = names, codecs, defaults
+        self._known = codecs.keys() - {"return"}
+        self._required = self._known - defaults.keys()
+        self._result = codecs["return"]
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundArguments | None:
+        """Return the arguments; None if they are not plain, or invalid."""
+        if len(args) > len(self._names):
+            return None
+        given = dict(zip(self._names, args, strict=False))
+        if kwargs:
+            if not kwargs.keys().isdisjoint(given):
+                return None
+            given.update(kwargs)
+        if not self._required <= given.keys() <= self._known:
+            return None
+        try:
+            return self._bound(given)
+        except InvalidValue:
+            return None
+
+    def _bound(self, given: Mapping[str, Any]) -> BoundArguments | None:
+        recorded, passed, defaults = {}, {}, self._defaults
+        for name, value in given.items():
+            codec = self._codecs[name]
+            if codec.is_unchanged(value):
+                plain = loaded = value
+            else:
+                plain = codec.plain(value)
+                loaded = codec.load(plain)
+            if name not in defaults or plain != defaults[name]:
+                recorded[name], passed[name] = plain, loaded
+        encoded = canonical(recorded)
+        return None if len(encoded) > INLINE or MARKED in encoded else BoundArguments(recorded, encoded, passed)
+
+    def encode(self, output: object) -> bytes | None:
+        """Return a result as canonical JSON; None if it is not plain, or cannot be stored."""
+        try:
+            encoded = canonical(output if self._result.is_unchanged(output) else self._result.plain(output))
+        except InvalidValue:
+            return None
+        return None if len(encoded) > INLINE or MARKED in encoded else encoded
+
+    def load(self, output: object, encoded: bytes) -> Any:
+        """Return a result as every replay will return it. Raises InvalidValue if it does not match its type."""
+        return output if self._result.is_unchanged(output) else self._result.load(parse(encoded))

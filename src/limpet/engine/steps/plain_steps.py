@@ -1,0 +1,124 @@
+"""Steps in the usual case: nothing is recorded, nothing must be asked, and nothing is limited.
+
+Such a step goes straight from its name in the log to the call and to the append. Everything else takes the general
+path in `steps.py`, which writes the same events.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+from msgspec import Raw
+
+from limpet.engine.definitions.call_context import Call
+from limpet.engine.definitions.plain_call import BoundArguments, PlainCall
+from limpet.engine.definitions.tools import Tool, idempotency_key
+from limpet.engine.execution.execution import Execution
+from limpet.engine.execution.step import Latest, Step
+from limpet.engine.steps.attempts import ProgressReports
+from limpet.engine.steps.steps import Steps
+from limpet.errors import InvalidValue
+from limpet.events import Payload
+from limpet.events import bodies as b
+
+__all__ = ["PlainSteps"]
+
+
+class PlainSteps:
+    """The short path of the steps of one execution."""
+
+    def __init__(self, execution: Execution, steps: Steps) -> None:
+        self._x, self._steps = execution, steps
+        self._is_usual = execution.effects == "live" and not execution.is_undoing and not execution.is_dry_run
+        self._records, self._considered = execution.history.records, execution.history.considered
+
+    def find(
+        self, tool: Tool[..., Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Coroutine[Any, Any, Any] | None:
+        """Return the step that the code calls now, with its name and number; None, with nothing done, for a call that
+        may need more.
+        """
+        x = self._x
+        plain = tool.plain_call if self._is_usual and isinstance(tool, Tool) else None
+        if plain is None or x.state.has_overrides or x.kit.store.redaction.is_on:
+            return None
+        bound = plain.bind(args, kwargs)
+        if bound is None:
+            return None
+        name = x.peek_name(tool.step_name)
+        if name in self._records or name in self._considered:
+            return None
+        x.take_name(tool.step_name)
+        number = x.lookup.new_number()
+        x.lookup.note_step(name, number)
+        return self._run(Step(tool, name, number, bound.recorded, "", bound.encoded), plain, bound)
+
+    async def _run(self, step: Step, plain: PlainCall, bound: BoundArguments) -> Any:
+        x, is_effect = self._x, step.tool.traits.effect != "none"
+        step.args_digest = sha256(bound.encoded).hexdigest()
+        if (
+            not x.gate.is_free
+            or x.deadline is not None
+            or x.journal.working.budget is not None
+            or (is_effect and x.lookup.has_unreached)
+        ):
+            return await self._steps.run(step, None)
+        if is_effect:
+            step.key = idempotency_key(x.run, step.number, step.tool.name, step.args_digest)
+        step.packed, step.attempt = Payload(json=Raw(bound.encoded)), 1
+        started = b.StepStarted(
+            name=step.name,
+            tool=step.tool.name,
+            number=step.number,
+            attempt=1,
+            asked=step.args_digest,
+            args=step.packed,
+            effect=step.tool.traits.effect,
+            key=step.key,
+            item=x.state.working.position,
+        )
+        try:
+            with x.gate.work():
+                x.journal.note(started)
+                if is_effect:
+                    await x.recorder.flush()
+                latest, output = await self._call(step, plain, bound)
+                if latest is not None:
+                    await self._steps.flush_failed(latest)
+        except asyncio.CancelledError:
+            self._steps.note_cancelled(step, started)
+            raise
+        if latest is not None:
+            return await self._steps.finish(step, latest)
+        ticket = x.return_order.issue_ticket()
+        await x.recorder.finish(ticket, "effect_returns" if is_effect else "step_returns")
+        return output
+
+    async def _call(self, step: Step, plain: PlainCall, bound: BoundArguments) -> tuple[Latest, Any]:
+        """Call the function, and record the outcome. Returns the result, or an event that the general path goes on
+        from.
+        """
+        x, tool = self._x, step.tool
+        reports = ProgressReports(x, step.number, 1)
+        step.call = reports.call = call = Call(step.key, 1, sends=step.key, on_change=reports.notify)
+        if not tool.is_async:
+            call.late = asyncio.get_running_loop().create_future()
+        with x.gate.running_tool():
+            try:
+                output = await x.kit.perform(tool, tool.fn, ((), bound.passed), call)
+            except Exception as error:  # noqa: BLE001 - every error of a tool is recorded
+                return self._steps.note_failed(step, 1, call, error), None
+            finally:
+                reports.close()
+            encoded = plain.encode(output)
+            if encoded is None:
+                return self._steps.note_completed(step, 1, output, call), None
+            completed = b.StepCompleted(
+                name=step.name, number=step.number, attempt=1, output=Payload(json=Raw(encoded)), spent=call.total
+            )
+            x.journal.note(completed)
+        try:
+            return None, plain.load(output, encoded)
+        except InvalidValue:
+            return completed, None
