@@ -17,6 +17,7 @@ LONGEST_ID = 200
 _ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:@+=-]{{0,{LONGEST_ID - 1}}}")
 _ID_FIX = f"Use 1 to {LONGEST_ID} letters, digits or ._:@+=- and start with a letter or digit."
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 
 
 def check_id(id: object) -> str:
@@ -69,4 +70,4 @@ class SeededIds:
 
 
 def _text(number: int) -> str:
-    return "".join(_ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5))
+    return "".join([_PAIRS[(number >> shift) & 1023] for shift in range(120, -1, -10)])

@@ -18,7 +18,7 @@ from limpet.errors import StoreBusy
 from limpet.events import VOCABULARY, AnyBody, Sealed, seal_all, verify
 from limpet.events import bodies as b
 from limpet.journal.conversation import OutgoingMessages
-from limpet.journal.snapshots import Learner, Loaded, load_whole, save
+from limpet.journal.snapshots import Learner, Loaded, fold_log, load_whole, save
 from limpet.policy.checkpoint import snapshot_due
 from limpet.policy.retention import snapshots_to_thin
 from limpet.state import Fold, RunState
@@ -85,7 +85,10 @@ class Journal:
         `learner` observes the log: it gets every event in order, from every writer, as soon as the event is known to be
         stored. A snapshot may contain its dump.
         """
-        loaded = await load_whole(store, claimed.row.id, at_most=claimed.row.seq, learner=learner)
+        if claimed.log:
+            loaded = fold_log(store, claimed.log, learner)
+        else:
+            loaded = await load_whole(store, claimed.row.id, at_most=claimed.row.seq, learner=learner)
         return cls(store, claimed, loaded, now, learner)
 
     @property

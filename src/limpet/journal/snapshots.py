@@ -1,7 +1,7 @@
 """Snapshots: cached states of a run. Deleting all of them changes no result; an unreadable one is ignored."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -13,7 +13,7 @@ from limpet.events.values import encode
 from limpet.state import Fold, RunState
 from limpet.stores import Snapshot, Store
 
-__all__ = ["VERSION", "Learner", "Loaded", "check_snapshots", "load", "load_whole", "save"]
+__all__ = ["VERSION", "Learner", "Loaded", "check_snapshots", "fold_log", "load", "load_whole", "save"]
 
 log = logging.getLogger("limpet")
 
@@ -78,12 +78,24 @@ async def load_whole(store: Store, run: str, *, at_most: int | None = None, lear
     folding = Fold(state)
     tail_bytes = tail_events = 0
     async for event in store.log(run, after=state.position.seq if state else 0, upto=at_most):
-        body = store.decode(event)
-        folding.add(event, body)
-        if learner is not None:
-            learner.learn(event, body, folding)
+        _fold_event(store, event, folding, learner)
         tail_bytes, tail_events = tail_bytes + len(event.body), tail_events + 1
     return Loaded(folding.freeze(), snapshot_bytes, tail_bytes, tail_events)
+
+
+def fold_log(store: Store, log: Sequence[Event], learner: Learner | None = None) -> Loaded:
+    """Return the state of a run from its whole log."""
+    folding = Fold(None)
+    for event in log:
+        _fold_event(store, event, folding, learner)
+    return Loaded(folding.freeze(), 0, sum(len(event.body) for event in log), len(log))
+
+
+def _fold_event(store: Store, event: Event, folding: Fold, learner: Learner | None) -> None:
+    body = store.decode(event)
+    folding.add(event, body)
+    if learner is not None:
+        learner.learn(event, body, folding)
 
 
 async def check_snapshots(store: Store, run: str, new_learner: Callable[[], Learner]) -> None:

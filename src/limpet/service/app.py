@@ -27,7 +27,7 @@ from limpet.errors import (
     RunCancelled,
     RunFailed,
 )
-from limpet.events import Event, Payload
+from limpet.events import Payload
 from limpet.events import bodies as b
 from limpet.ids import check_id
 from limpet.service.api.all_runs import AllRuns
@@ -328,8 +328,6 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
             return bool(known.dump_input(known.input_codec.load(stored.value(), stored.versions)) == plain)
 
         await self._create(run, body, plain, alike, blobs)
-        if self._worker_loop is not None:
-            self._worker_loop.wake()
         return Handle(self, run, known)
 
     def _deadline(self, given: datetime | Duration | None, agent: Agent[Any, Any], begins: int) -> int | None:
@@ -350,13 +348,25 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
         return run
 
     async def _create(self, run: str, body: b.RunCreated, plain: Any, alike: Any, blobs: Sequence[Blob]) -> None:
-        """Create a run. If it starts in a conversation with a text, also append the text there, in the same write."""
-        if body.conversation is None or not isinstance(plain, str):
-            await self.store.create(run, body, actor=self._actor, alike=alike, blobs=blobs)
+        """Create a run, and let this app's worker start to drive it, if it has room and no run waits for that."""
+        loop = self._worker_loop
+        if body.conversation is not None and isinstance(plain, str):
+            await self._create_in_conversation(run, body, plain, alike, blobs)
+        elif loop is not None and await loop.create(run, body, actor=self._actor, alike=alike, blobs=blobs):
             return
+        else:
+            await self.store.create(run, body, actor=self._actor, alike=alike, blobs=blobs)
+        if loop is not None:
+            loop.wake()
+
+    async def _create_in_conversation(
+        self, run: str, body: b.RunCreated, text: str, alike: Any, blobs: Sequence[Blob]
+    ) -> None:
+        """Create a run, and append its text to the conversation in the same write."""
+        assert body.conversation is not None
         check_id(body.conversation)
         while True:
-            said, more = await self._conversations.first_message(plain, run, body, self._actor)
+            said, more = await self._conversations.first_message(text, run, body, self._actor)
             created = Create(run=run, bodies=(body,), actor=self._actor)
             done = await self.store.append(created, said, blobs=(*blobs, *more))
             if isinstance(done, Taken) and done.row.id == run:
@@ -402,38 +412,47 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
         """Wait until a run has ended, and return its result. Raises RunFailed, RunCancelled, or NotDone after the
         timeout.
         """
-        local = self.local_runs.of(run)
-        ended = await read_end(self.store, run)
-        if ended is None:
-            local.waiters += 1
-            try:
-                await self._wait_until_ended(run, timeout, None if quiet else local)
-            finally:
-                local.waiters -= 1
-        return await self._outcome(run, ended)
+        local, loop = self.local_runs.of(run), self._worker_loop
+        ended = None if loop is not None and loop.is_driving(run) else await read_end(self.store, run)
+        if ended is not None:
+            return await self._outcome(run, (ended[0].seq, ended[1]))
+        local.waiters += 1
+        try:
+            seq = await self._wait_until_ended(run, timeout, None if quiet else local)
+        finally:
+            local.waiters -= 1
+        told = local.end_at(seq)
+        return await self._outcome(run, None if told is None else (seq, told))
 
-    async def _outcome(self, run: str, ended: tuple[Event, Ended] | None = None) -> Result:
-        match ended or await read_end(self.store, run):
+    async def _outcome(self, run: str, ended: tuple[int, Ended] | None = None) -> Result:
+        if ended is None and (found := await read_end(self.store, run)) is not None:
+            ended = found[0].seq, found[1]
+        match ended:
             case _, b.RunCompleted(output=output):
                 return Result(await self.store.unpack(output), output.versions)
-            case event, b.RunFailed() as failed:
-                cause = self.local_runs.of(run).error_at(event.seq)
+            case seq, b.RunFailed() as failed:
+                cause = self.local_runs.of(run).error_at(seq)
                 raise _run_failed(run, failed, is_recorded=cause is None) from cause
             case _, b.RunCancelled(reason=reason):
                 raise RunCancelled(run=run, reason=reason)
             case _:
                 raise NotDone(run=run, status=(await self.store.get(run)).status)
 
-    async def _wait_until_ended(self, run: str, timeout: Duration | None, local: LocalRun | None = None) -> None:
-        """Wait until a run has ended. With `local`, say on stderr why it waits."""
+    async def _wait_until_ended(self, run: str, timeout: Duration | None, local: LocalRun | None = None) -> int:
+        """Wait until a run has ended; return the sequence of its last event, 0 if that is unknown.
+
+        With `local`, say on stderr why it waits.
+        """
         listener = self._check_open()
-        ended = asyncio.Event()
+        ended, last = asyncio.Event(), 0
         loop = self._worker_loop
 
         notices = None if local is None else WaitNotices(self.store, listener, loop, local)
 
         def notify(place: LogPosition) -> None:
+            nonlocal last
             if place is GONE or place.status in ENDED:
+                last = place.seq
                 ended.set()
             elif notices is not None:
                 notices.notify(run, place)
@@ -449,6 +468,7 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
                 notices.close()
             if cancel_timer is not None:
                 cancel_timer()
+        return last
 
     async def events(self, run: str, after: int = 0, *, follow: bool = True) -> AsyncIterator[EventView]:
         """Yield the events of a run until it has ended. Without `follow`, only yield those that exist now."""

@@ -35,8 +35,13 @@ class GivenState(NamedTuple):
     """Source of the facts."""
 
 
+_NOTHING = (None,) * 6
+
+
 def initial_patch(agent: Agent[Any, Any], given: GivenState, redaction: Redaction) -> StatePatch | None:
     """Return the patch that makes a run's first state; None if it is empty. Raises InvalidArgument or ContractError."""
+    if agent.rules.budget is None and given[:-1] == _NOTHING:
+        return None
     state = AgentState() if given.state is None else _state_of(given.state, redaction)
     working = Working(state)
     change = StateChange(goal=given.goal, facts=given.facts, plan=given.plan, source=given.source)

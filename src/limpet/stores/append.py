@@ -25,6 +25,7 @@ from limpet.events import bodies as b
 from limpet.state import ENDED, step_of
 from limpet.stores import writes
 from limpet.stores.backend import Outcome, keys_of
+from limpet.stores.claim import claim_new
 from limpet.stores.command_rules import refusal
 from limpet.stores.projection import ApprovalUsed, Delta, new_row, project
 from limpet.stores.row_encryption import hide_row, reveal_request
@@ -142,8 +143,7 @@ def append(tx: Transaction, op: writes.Append) -> Outcome:
     legs = op.legs
     try:
         if len(legs) == 1 and isinstance(legs[0], writes.Create):
-            row = _create(tx, legs[0])
-            return writes.Appended((row.head,), row)
+            return _create(tx, legs[0])
         if len(legs) == 1:
             return writes.Appended((_write_leg(tx, legs[0]),))
         with tx.tables.undoable():
@@ -177,7 +177,9 @@ def _write_leg(tx: Transaction, leg: writes.Leg) -> Head:
         case writes.SendCommands():
             return _accept_commands(tx, leg)
         case writes.Create():
-            return _create(tx, leg).head
+            [head] = _create(tx, leg).heads
+            assert head is not None
+            return head
         case writes.Release():
             return _release(tx, leg)
 
@@ -308,7 +310,7 @@ def _is_repeated(stored: AnyBody, sent: AnyBody) -> bool:
     return stored == replace(sent, via=stored.via, by=sent.by if stored.by else "")
 
 
-def _create(tx: Transaction, leg: writes.Create) -> RunRow:
+def _create(tx: Transaction, leg: writes.Create) -> writes.Appended:
     existing = tx.tables.row(leg.run)
     if existing is not None:
         first = tx.tables.events(existing, existing.origin_at or 0, 1)
@@ -320,10 +322,13 @@ def _create(tx: Transaction, leg: writes.Create) -> RunRow:
     sealed = tx.seal(head, leg.run, leg.bodies, fence=fence, actor=leg.actor)
     head = sealed[-1].event.head
     row = replace(new_row(sealed[0].event, sealed[0].body), seq=head.seq, hash=head.hash, time=head.time)
-    number = tx.tables.add(hide_row(tx.codec, row))
-    tx.tables.insert(number, [each.event for each in sealed], [keys_of(each.body) for each in sealed])
+    hidden, events = hide_row(tx.codec, row), [each.event for each in sealed]
+    number = tx.tables.add(hidden)
+    tx.tables.insert(number, events, [keys_of(each.body) for each in sealed])
     tx.refer(number, blobs)
-    return replace(row, number=number)
+    claimed = None if leg.worker is None else claim_new(tx, replace(hidden, number=number), events, leg.worker)
+    head = row.head if claimed is None else claimed.row.head
+    return writes.Appended((head,), replace(row, number=number), claimed)
 
 
 def chain_start(tx: Transaction, run: str, first: AnyBody) -> tuple[Head, int]:

@@ -150,6 +150,9 @@ class Tables(Protocol):
     def events(self, row: RunRow, after: int, limit: int) -> list[Event]:
         """Return the events after a sequence, in order."""
 
+    def logs(self, rows: Sequence[RunRow]) -> list[list[Event]]:
+        """Return all events of each of these streams, which are short."""
+
     def command(self, row: RunRow, command: str) -> Event | None:
         """Return the event with a command id."""
 

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from limpet.errors import NotFound
+from limpet.events import Event
 from limpet.events import bodies as b
 from limpet.policy.quarantine import SUSPECT, group_size
+from limpet.state import ENDED
 from limpet.state.fold import QUARANTINED
 from limpet.stores import writes
 from limpet.stores.backend import keys_of
@@ -16,7 +18,10 @@ from limpet.stores.row_encryption import is_readable
 from limpet.stores.rows import RunRow, WorkerRow
 from limpet.stores.transaction import Transaction
 
-__all__ = ["claim", "register", "renew", "retire"]
+__all__ = ["claim", "claim_new", "claim_run", "register", "renew", "retire"]
+
+# The longest log, in events, that is handed over with a claim.
+SHORT_LOG = 20
 
 
 def register(tx: Transaction, op: writes.Register) -> writes.Renewal:
@@ -59,11 +64,53 @@ def claim(tx: Transaction, op: writes.Claim) -> tuple[writes.Claimed, ...]:
         if fits and len(taken) < op.limit and _take_slots(tx, row, op.concurrency):
             taken.append(row)
     is_alone = len(held) + sum(row.number in group for row in taken) == 1
-    claimed = tuple(_claim_run(tx, row, op.worker, alone=is_alone and row.number in group) for row in taken)
+    logs = _short_logs(tx, taken)
+    claimed = tuple(
+        _take(tx, row, op.worker, alone=is_alone and row.number in group, log=logs.get(row.id)) for row in taken
+    )
     for worker in dead:
         if tx.tables.lock_worker(worker) and not tx.tables.held_by(worker.id):
             tx.tables.drop_worker(worker.id)
     return claimed
+
+
+def claim_run(tx: Transaction, op: writes.ClaimRun) -> writes.Claimed | writes.NotClaimed:
+    """Claim one run, under the same rules as any other claim. A run of a living worker is never taken."""
+    me, row, now = _worker(tx, op.worker), tx.row(op.run), tx.tables.now()
+    if row.type != "run" or row.status in ENDED:
+        return writes.NotClaimed("ended")
+    if row.agent_version not in me.agents.get(row.agent, ()) or not is_readable(tx.codec, row):
+        return writes.NotClaimed("not_served")
+    holder = None if row.worker is None else tx.tables.worker(row.worker)
+    if holder is not None and (holder.id == me.id or holder not in _dead_workers(tx, me)):
+        return writes.NotClaimed("held", holder.lease_until)
+    if row.worker is None and (row.ready_at is None or row.ready_at > now):
+        return writes.NotClaimed("waiting" if row.ready_at is None else "not_before", row.ready_at)
+    is_suspect = _deaths(row) >= SUSPECT
+    held = [each for each in tx.tables.held_by(me.id) if each.deaths >= SUSPECT] if is_suspect else []
+    if is_suspect and row.number not in _group([row], held, op.cleared):
+        return writes.NotClaimed("no_slot")
+    if not _take_slots(tx, row, op.concurrency):
+        return writes.NotClaimed("no_slot")
+    log = _short_logs(tx, [row]).get(row.id)
+    return _take(tx, row, op.worker, alone=is_suspect and not held, log=log)
+
+
+def claim_new(tx: Transaction, row: RunRow, first: Sequence[Event], worker: str) -> writes.Claimed | None:
+    """Claim a run that this transaction creates; None if it must queue. Its log so far is `first`.
+
+    A run that needs a slot queues, because others may wait for that slot longer.
+    """
+    must_queue = row.start_at is not None or row.exclusive is not None or tx.tables.worker(worker) is None
+    return None if must_queue else _take(tx, row, worker, alone=False, log=first)
+
+
+def _short_logs(tx: Transaction, rows: Sequence[RunRow]) -> dict[str, list[Event]]:
+    """Return the logs of runs that have hardly started, so that their worker need not read them."""
+    if tx.codec.is_private:
+        return {}  # The keys may have to be read first.
+    short = [row for row in rows if row.seq <= SHORT_LOG and row.origin is None]
+    return {row.id: log for row, log in zip(short, tx.tables.logs(short), strict=True)} if short else {}
 
 
 def _group(suspects: Sequence[RunRow], held: Sequence[RunRow], cleared: int) -> set[int]:
@@ -150,14 +197,14 @@ def _take_slots(tx: Transaction, row: RunRow, concurrency: dict[str, int]) -> bo
     return False
 
 
-def _claim_run(tx: Transaction, row: RunRow, worker: str, *, alone: bool) -> writes.Claimed:
+def _take(tx: Transaction, row: RunRow, worker: str, *, alone: bool, log: Sequence[Event] | None) -> writes.Claimed:
     died = row.worker is not None
     body = b.RunClaimed(worker=worker, died=died, alone=alone)
     [sealed] = tx.seal(row.head, row.id, (body,), fence=row.fence + 1, actor=worker)
     given = claimed_row(row, sealed.event, body)
     tx.tables.insert(row.number, [sealed.event], [keys_of(body)])
     tx.tables.save(given)
-    return writes.Claimed(given, died)
+    return writes.Claimed(given, died, () if log is None else (*log, sealed.event))
 
 
 def _worker(tx: Transaction, worker: str) -> WorkerRow:

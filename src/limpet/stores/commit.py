@@ -347,6 +347,7 @@ _PERFORM: dict[type[writes.Op[Any]], Callable[[Transaction, Any], object]] = {
     writes.Extension: lambda tx, op: tx.tables.extend([op]) != [None],
     writes.Append: append.append,
     writes.Claim: claim.claim,
+    writes.ClaimRun: claim.claim_run,
     writes.Register: claim.register,
     writes.Renew: claim.renew,
     writes.Retire: claim.retire,

@@ -432,6 +432,10 @@ class MemoryTables:
         begin = max(after - (row.origin_at or 0), 0)
         return self.log[row.number][begin : begin + limit]
 
+    def logs(self, rows: Sequence[RunRow]) -> list[list[Event]]:
+        """Return all events of each of these streams."""
+        return [list(self.log[row.number]) for row in rows]
+
     def command(self, row: RunRow, command: str) -> Event | None:
         """Return the event with a command id."""
         return self.commands.get((row.number, command))

@@ -5,7 +5,7 @@ come as bodies from any process, and the store seals them (`SendCommands`).
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -35,6 +35,7 @@ __all__ = [
     "Append",
     "Appended",
     "Claim",
+    "ClaimRun",
     "Claimed",
     "Collect",
     "Create",
@@ -50,6 +51,7 @@ __all__ = [
     "Load",
     "MarkIndexed",
     "Missed",
+    "NotClaimed",
     "Op",
     "Prune",
     "PutChunk",
@@ -88,6 +90,8 @@ class Create(Struct, frozen=True, kw_only=True, gc=False):
     run: str
     bodies: tuple[AnyBody, ...]
     actor: str
+    worker: str | None = None
+    """The worker that claims the new run in the same transaction, if the run can start now and needs no slot."""
 
 
 class Extend(Struct, frozen=True, kw_only=True, gc=False):
@@ -132,7 +136,9 @@ class Appended(NamedTuple):
 
     heads: tuple[Head | None, ...]
     created: RunRow | None = None
-    """The new row, if the append was a single creation."""
+    """The new row as it was created, if the append was a single creation."""
+    claimed: "Claimed | None" = None
+    """The claim, if the new run was also claimed."""
 
 
 class Missed(NamedTuple):
@@ -155,6 +161,19 @@ class Claimed(NamedTuple):
     row: RunRow
     died: bool
     """The run was taken from a dead worker."""
+    log: tuple[Event, ...] = ()
+    """The whole log, with the claim, if it is short; otherwise empty."""
+
+
+class NotClaimed(NamedTuple):
+    """A run that a worker asked for and did not get."""
+
+    why: Literal["held", "not_before", "waiting", "ended", "no_slot", "not_served"]
+    """Another worker holds it, it is not due yet, it waits for something, it has ended, its slots are taken or it is
+    suspected of killing workers, or the worker does not serve it.
+    """
+    until: int | None = None
+    """When to ask again, by the store's clock; None if no time helps."""
 
 
 class Renewal(NamedTuple):
@@ -261,6 +280,15 @@ class Claim(Op[tuple[Claimed, ...]], frozen=True, kw_only=True):
     """Agents that the worker serves, but wants no runs of now."""
     cleared: int = 0
     """Number of suspects that made progress in this worker; it may hold this many more at a time."""
+
+
+class ClaimRun(Op[Claimed | NotClaimed], frozen=True, kw_only=True):
+    """Claims one run for a worker that serves its agent."""
+
+    worker: str
+    run: str
+    concurrency: dict[str, int] = {}
+    cleared: int = 0
 
 
 class DutyTurn(NamedTuple):

@@ -11,6 +11,8 @@ import limpet
 from limpet import sync, testing
 from limpet.engine.execution.failures import failure_of, hint_of
 from limpet.engine.execution.local_runs import LocalRuns
+from limpet.events import Failure
+from limpet.events import bodies as b
 
 RAISED: list[BaseException] = []
 
@@ -105,7 +107,9 @@ def test_an_exception_belongs_to_the_event_that_records_it() -> None:
     """A later failure in another process has another event; without a handle, the exception is not kept."""
     runs = LocalRuns()
     local = runs.of("r")
-    local.fail(KeyError("order"), 7)
+    ended = b.RunFailed(failure=Failure(type="KeyError"))
+    local.end(ended, KeyError("order"), 7)
+    assert (local.end_at(7), local.end_at(9)) == (ended, None)
     assert isinstance(runs.of("r").error_at(7), KeyError)
     assert local.error_at(9) is None
     del local

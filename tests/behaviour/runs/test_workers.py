@@ -50,7 +50,7 @@ async def test_a_worker_claims_again_after_an_unexpected_error(monkeypatch: pyte
             return await claim(worker, **how)
 
         monkeypatch.setattr(app.store, "claim", poor)
-        assert await (await app.start(agent)).result(timeout="20s") == 1
+        assert await (await app.start(agent, at="1ms")).result(timeout="20s") == 1
         assert not wrong
 
 

@@ -1,9 +1,13 @@
-"""Runs that this process has handles on, each with the exception that failed it here."""
+"""Runs that this process has handles on, each with the way it ended here."""
 
 from types import TracebackType
 from weakref import WeakValueDictionary
 
+from limpet.events import bodies as b
+
 __all__ = ["LocalRun", "LocalRuns"]
+
+Ended = b.RunCompleted | b.RunFailed | b.RunCancelled
 
 
 class LocalRun:
@@ -14,12 +18,18 @@ class LocalRun:
         """Number of calls that wait for the run now."""
         self.announced: set[str] = set()
         """Lines that were printed to say why it waits."""
+        self._ended: Ended | None = None
         self._error: BaseException | None = None
         self._seq = 0
 
-    def fail(self, error: BaseException, seq: int) -> None:
-        """Keep the exception that failed the run, and the sequence of the event that records it."""
-        self._error, self._seq = error.with_traceback(_from_user_code(error.__traceback__)), seq
+    def end(self, ended: Ended, error: BaseException | None, seq: int) -> None:
+        """Keep the event with which the run ended, its sequence, and the exception that failed the run."""
+        self._ended, self._seq = ended, seq
+        self._error = None if error is None else error.with_traceback(_from_user_code(error.__traceback__))
+
+    def end_at(self, seq: int) -> Ended | None:
+        """Return the event with which the run ended, or None if another process wrote it."""
+        return self._ended if seq == self._seq else None
 
     def error_at(self, seq: int) -> BaseException | None:
         """Return the exception that the event records, or None if the run failed in another process."""

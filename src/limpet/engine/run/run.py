@@ -7,7 +7,7 @@ returns a coroutine. So `gather(run.step(a), run.call(b))` assigns the same name
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, Unpack, overload
 from uuid import UUID  # noqa: TID251 - formats a UUID, does not generate one
@@ -84,17 +84,36 @@ class Run(Generic[S]):
         self._waits = waits
         self._steps = Steps(execution, waits)
         self._plain_steps = PlainSteps(execution, self._steps)
-        self._reads = self._steps.reads
-        self._asks = Questions(execution, waits)
-        self._children = Children(execution, waits)
-        self._artifacts = Artifacts(execution)
-        self._messenger = Messenger(execution, self._steps)
-        self.conversation = RunConversation(execution)
-        """The run's conversation; used by LLM agents."""
-        self._compaction = RunCompaction(execution, self._steps, self.conversation)
         self.calls = AwaitTracker()
         """Calls of the run's methods, to find those that are never awaited."""
         self._cached_state: tuple[int, State[S]] | None = None
+
+    # Parts that many runs do not need
+
+    @cached_property
+    def _asks(self) -> Questions:
+        return Questions(self._x, self._waits)
+
+    @cached_property
+    def _children(self) -> Children:
+        return Children(self._x, self._waits)
+
+    @cached_property
+    def _artifacts(self) -> Artifacts:
+        return Artifacts(self._x)
+
+    @cached_property
+    def _messenger(self) -> Messenger:
+        return Messenger(self._x, self._steps)
+
+    @cached_property
+    def conversation(self) -> RunConversation:
+        """The run's conversation; used by LLM agents."""
+        return RunConversation(self._x)
+
+    @cached_property
+    def _compaction(self) -> RunCompaction:
+        return RunCompaction(self._x, self._steps, self.conversation)
 
     @property
     def id(self) -> str:
@@ -141,11 +160,11 @@ class Run(Generic[S]):
         Within the source's time to live, it returns the data that the run already has; afterwards it reads the source
         again, as a step. Each read records a fact.
         """
-        return self._reads.find(source, args, kwargs)
+        return self._steps.reads.find(source, args, kwargs)
 
     def read_again(self, source: External[..., Any]) -> Coroutine[Any, Any, Any]:
         """Repeat the last read of a source, if its data has expired; used by LLM agents."""
-        return self._reads.again(source)
+        return self._steps.reads.again(source)
 
     @overload
     def call(

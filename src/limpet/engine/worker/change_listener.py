@@ -34,23 +34,27 @@ class ChangeListener:
 
     def __init__(self, store: Store, clock: Clock, every: int) -> None:
         self._store, self._clock, self._interval = store, clock, every
-        self._subscriptions: dict[Subscription, None] = {}
+        self._subscriptions: dict[str, dict[Subscription, None]] = {}
+        """The subscribers of each run."""
         self._callbacks: list[Callable[[], object]] = []
         self._wake_event = asyncio.Event()
 
     def subscribe(self, subscription: Subscription) -> None:
         """Add a subscriber; it is notified first of what it does not know yet."""
-        self._subscriptions[subscription] = None
+        self._subscriptions.setdefault(subscription.run, {})[subscription] = None
         self._wake_event.set()
 
     def notify(self, run: str, place: LogPosition) -> None:
         """Notify subscribers that a run has ended in this process."""
-        for each in [each for each in self._subscriptions if each.run == run]:
+        for each in list(self._subscriptions.get(run, ())):
             each.notify(place)
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Remove a subscriber."""
-        self._subscriptions.pop(subscription, None)
+        others = self._subscriptions.get(subscription.run, {})
+        others.pop(subscription, None)
+        if not others:
+            self._subscriptions.pop(subscription.run, None)
 
     def add_callback(self, call: Callable[[], object]) -> None:
         """Call a function whenever anything in the store may have changed."""
@@ -76,7 +80,7 @@ class ChangeListener:
                         await self._notify_changed()
                     except Exception as error:  # callers of the store get the error themselves; query again
                         if isinstance(error, StoreReplaced):
-                            for each in list(self._subscriptions):
+                            for each in self._all():
                                 each.notify(GONE)  # no change will ever come: subscribers query, and get the error
                         elif not isinstance(error, LimpetError):
                             log.exception("change listener: polling the store failed")
@@ -96,14 +100,18 @@ class ChangeListener:
             if self._interval:
                 await self._clock.sleep(self._interval)  # a busy store changes all the time
 
+    def _all(self) -> list[Subscription]:
+        return [each for group in self._subscriptions.values() for each in group]
+
     async def _notify_changed(self) -> None:
-        wanted = [(each, known) for each in list(self._subscriptions) if (known := each.known_seq()) is not None]
-        if len(wanted) < len(self._subscriptions) and self._interval:
+        everyone = self._all()
+        wanted = [(each, known) for each in everyone if (known := each.known_seq()) is not None]
+        if len(wanted) < len(everyone) and self._interval:
             self._clock.call_later(POLL_AGAIN, self._wake_event.set)  # they may want changes soon
         if not wanted:
             return
         places = await self._store.positions([each.run for each, _ in wanted])
         for each, known in wanted:
             place = places.get(each.run, GONE)
-            if (place is GONE or place.seq > known) and each in self._subscriptions:
+            if (place is GONE or place.seq > known) and each in self._subscriptions.get(each.run, ()):
                 each.notify(place)

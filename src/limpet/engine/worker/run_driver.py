@@ -82,6 +82,7 @@ class RunDriver:
         self._x: Execution | None = None
         self._waits: Waits | None = None
         self._task: asyncio.Task[Any] | None = None
+        self._loaded_input: tuple[Any] | None = None
         self._flushing: asyncio.Task[None] | None = None
         """A flush that the worker's sweep started."""
 
@@ -288,8 +289,11 @@ class RunDriver:
                 await self._cancel_code(task)
 
     async def _input(self) -> Any:
-        given = self._learned.created.input
-        return self._agent.load_input(await self._kit.store.unpack(given), given.versions)
+        """Return the input of the run, which is loaded once."""
+        if self._loaded_input is None:
+            given = self._learned.created.input
+            self._loaded_input = (self._agent.load_input(await self._kit.store.unpack(given), given.versions),)
+        return self._loaded_input[0]
 
     async def _call_function(self, run: Run[Any], args: Sequence[Any]) -> Any:
         enter_agent()
@@ -551,18 +555,18 @@ class RunDriver:
             await self._handle_stop(x, None)
 
     def _note_end(self, ended: Ended, error: BaseException | None, journal: Journal) -> None:
-        """Log how the run ended, and keep its exception for the code of this process that has a handle on it."""
+        """Log how the run ended, and tell that to the code of this process that has a handle on it."""
+        port = self._kit.port
+        local = None if port is None else port.local_runs.find(self.run)
+        if local is not None:
+            local.end(ended, error, journal.head.seq)
         match ended:
             case b.RunFailed():
-                port = self._kit.port
-                local = None if port is None else port.local_runs.find(self.run)
                 is_awaited = local is not None and local.waiters > 0
                 # Code that waits for the run gets the exception itself.
                 level = logging.INFO if is_awaited else logging.ERROR
                 what = f"{ended.failure.type}: {ended.failure.message}"
                 self.log.write(level, "failed: %s", what, step=ended.number or journal.fold.step, error=error)
-                if local is not None and error is not None:
-                    local.fail(error, journal.head.seq)
             case b.RunCompleted():
                 self.log.info("completed", step=journal.fold.step)
             case b.RunCancelled():

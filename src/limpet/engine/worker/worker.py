@@ -6,7 +6,7 @@ dies, another worker claims its runs under a higher fence, and the old worker ca
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -33,11 +33,12 @@ from limpet.errors import (
     NotFound,
     Tampered,
 )
-from limpet.events import Wait, seal_all
+from limpet.events import Payload, Wait, seal_all
 from limpet.events import bodies as b
 from limpet.journal import verify_run
 from limpet.policy.quarantine import MAX_FRUITLESS, pause_before_retry
 from limpet.stores import Claimed, Extend, Renewal, Store, WorkerRow
+from limpet.stores.blobs import Blob
 from limpet.stores.projection import project
 
 __all__ = ["Timing", "Worker", "WorkerLoop"]
@@ -148,6 +149,10 @@ class WorkerLoop:
         """Agents whose logs a newer worker writes: how often that was noticed, and until when to claim none of their
         runs.
         """
+        self._coming = 0
+        """Number of runs that are being created here."""
+        self._has_backlog = False
+        """Whether other runs may wait until this worker has room."""
         self._work_hint = asyncio.Event()
         """Set when something in the store changed or a timer is due: a claim may find something."""
         self._work_now = asyncio.Event()
@@ -206,6 +211,39 @@ class WorkerLoop:
         """Claim now: a run was started, or one has left this worker."""
         self._work_hint.set()
         self._work_now.set()
+
+    async def create(
+        self,
+        run: str,
+        body: b.RunCreated,
+        *,
+        actor: str,
+        alike: Callable[[Payload], bool],
+        blobs: Sequence[Blob],
+    ) -> bool:
+        """Create a run and start to drive it here. Returns False, with nothing done, if the run must queue."""
+        if not self._has_room(body.agent, body.agent_version):
+            return False
+        self._coming += 1
+        try:
+            claimed = await self.store.create_claimed(run, body, actor=actor, worker=self.id, alike=alike, blobs=blobs)
+        except BaseException:
+            self._spawn(self._recover_lost_claim())  # it may have been created all the same
+            raise
+        finally:
+            self._coming -= 1
+        if claimed is None:
+            self.wake()
+        elif run not in self._drivers and not self._stopping:
+            self._start_driver(claimed)
+        return True
+
+    def _has_room(self, agent: str, version: str) -> bool:
+        """Return whether a new run can be driven here immediately, without overtaking others."""
+        if self._stopping or self._has_backlog or agent in self._concurrency or agent in self._skipped_agents:
+            return False
+        self._has_backlog = len(self._drivers) + self._coming >= self._worker.concurrency
+        return not self._has_backlog and self.serves(agent, version)
 
     async def stop(self) -> None:
         """Stop claiming, let running effects finish within the grace period, release every run, and retire."""
@@ -385,6 +423,7 @@ class WorkerLoop:
         async with self._claim_lock:
             limit = self._worker.concurrency - len(self._drivers)
             claimed = await self._claim(limit) if limit > 0 else ()
+            self._has_backlog = len(claimed) >= limit
             for each in claimed:
                 self._start_driver(each)
         return len(claimed)

@@ -1,10 +1,13 @@
 """Workers: their leases, and the runs that they claim and release."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from limpet.events import Payload
+from limpet.events import bodies as b
 from limpet.ids import check_id
 from limpet.stores import writes
 from limpet.stores.api.logs import Logs
+from limpet.stores.blobs import Blob
 from limpet.stores.row_encryption import reveal_duty, reveal_row
 from limpet.stores.rows import DutyRow, WorkerRow
 
@@ -44,7 +47,36 @@ class Leases(Logs):
         op = writes.Claim(
             worker=worker, limit=limit, concurrency=dict(concurrency or {}), skip=tuple(skip), cleared=cleared
         )
-        return tuple(writes.Claimed(reveal_row(self.codec, row), died) for row, died in await self._submit(op))
+        return tuple(self._revealed(claimed) for claimed in await self._submit(op))
+
+    async def claim_run(
+        self, worker: str, run: str, *, concurrency: Mapping[str, int] | None = None, cleared: int = 0
+    ) -> writes.Claimed | writes.NotClaimed:
+        """Claim one run by its id, or return why the worker cannot have it now. Raises NotFound."""
+        op = writes.ClaimRun(worker=worker, run=check_id(run), concurrency=dict(concurrency or {}), cleared=cleared)
+        found = await self._submit(op)
+        return self._revealed(found) if isinstance(found, writes.Claimed) else found
+
+    async def create_claimed(
+        self,
+        run: str,
+        body: b.RunCreated,
+        *,
+        worker: str,
+        alike: Callable[[Payload], bool] | None = None,
+        blobs: Sequence[Blob] = (),
+        actor: str,
+    ) -> writes.Claimed | None:
+        """Create a run and claim it for a worker in one transaction; see `create`.
+
+        Returns None if there is no claim: the run exists, must queue, or the worker is not registered.
+        """
+        leg = writes.Create(run=run, bodies=(body,), actor=actor, worker=worker)
+        created = await self._create(leg, alike, blobs)
+        return None if created.claimed is None else self._revealed(created.claimed)
+
+    def _revealed(self, claimed: writes.Claimed) -> writes.Claimed:
+        return claimed._replace(row=reveal_row(self.codec, claimed.row))
 
     async def release(
         self, run: str, *, fence: int, worker: str, reason: str, retry_at: int | None = None, fruitless: bool = False

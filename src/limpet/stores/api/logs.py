@@ -32,6 +32,14 @@ class LogPosition(NamedTuple):
     version: str = ""
 
 
+class _Created(NamedTuple):
+    """A run that was to be created."""
+
+    row: RunRow
+    is_new: bool
+    claimed: writes.Claimed | None = None
+
+
 class Logs(Payloads):
     """Logs of a store."""
 
@@ -75,16 +83,23 @@ class Logs(Payloads):
         differ but mean the same to today's code. A fork shares the events of its origin up to the fork point; they are
         not copied.
         """
-        done = await self.append(writes.Create(run=run, bodies=(body,), actor=actor), blobs=blobs)
-        match done:
+        created = await self._create(writes.Create(run=run, bodies=(body,), actor=actor), alike, blobs)
+        return created.row, created.is_new
+
+    async def _create(
+        self, leg: writes.Create, alike: Callable[[Payload], bool] | None, blobs: Sequence[Blob]
+    ) -> "_Created":
+        run, body = leg.run, leg.bodies[0]
+        assert isinstance(body, b.RunCreated | b.RunForked)
+        match await self.append(leg, blobs=blobs):
             case writes.Taken(row, first):
                 if not _same_start(first, body, alike):
                     raise IdConflict(what="run", id=run, reason=f"by agent {row.agent!r} with a different input")
-                return row, False
-            case writes.Appended(created=RunRow() as row):
-                return row, True
+                return _Created(row, is_new=False)
+            case writes.Appended(created=RunRow() as row, claimed=claimed):
+                return _Created(row, is_new=True, claimed=claimed)
             case _:  # The events were already in the log: a reply was lost.
-                return await self.get(run), True
+                return _Created(await self.get(run), is_new=True)
 
     async def send_commands(
         self,

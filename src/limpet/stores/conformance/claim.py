@@ -5,7 +5,7 @@ import asyncio
 from limpet.errors import NotFound
 from limpet.events import AnyBody, Wait, inline, verify
 from limpet.events import bodies as b
-from limpet.stores import WorkerRow
+from limpet.stores import Claimed, NotClaimed, WorkerRow
 from limpet.stores.conformance.suite import LEASE, Owner, World, behaviour, expect, started
 
 
@@ -269,3 +269,103 @@ async def a_claim_can_skip_agents(world: World) -> None:
     await world.worker("w1")
     assert await world.store.claim("w1", limit=10, skip=["a"]) == ()
     assert {each.row.id for each in await world.claim("w1")} == {"r1", "r2"}
+
+
+@behaviour()
+async def a_claim_hands_over_a_short_log(world: World) -> None:
+    """The claim of a run that has hardly started contains its log, so that the worker need not read it."""
+    await world.create("r1")
+    await world.create("r2")
+    await world.worker()
+    for claimed in await world.claim():
+        log = await world.log(claimed.row.id)
+        assert list(claimed.log) == ([] if world.store.codec.is_private else log)
+        assert [event.kind for event in log] == ["run.created", "run.claimed"]
+
+
+@behaviour()
+async def a_run_is_claimed_by_its_id(world: World) -> None:
+    """A run is claimed by its id, under a new fence; other runs stay."""
+    await world.create("r1")
+    await world.create("r2")
+    await world.worker()
+    claimed = await world.store.claim_run("w1", "r2")
+    assert isinstance(claimed, Claimed)
+    assert claimed.row == await world.store.get("r2")
+    assert (claimed.row.status, claimed.row.worker, claimed.row.fence, claimed.died) == ("running", "w1", 1, False)
+    assert [each.row.id for each in await world.claim()] == ["r1"]
+    await expect(NotFound, world.store.claim_run("w1", "r9"))
+
+
+@behaviour()
+async def a_held_run_is_not_claimed_by_its_id(world: World) -> None:
+    """A run of a living worker is never taken; the reply says until when that worker has its lease."""
+    await world.own("r1")
+    await world.worker("w2")
+    until = next(each.lease_until for each in await world.store.workers() if each.id == "w1")
+    for worker in ("w1", "w2"):
+        assert await world.store.claim_run(worker, "r1") == NotClaimed("held", until)
+    assert (await world.store.get("r1")).fence == 1
+
+
+@behaviour()
+async def a_run_of_a_dead_worker_is_claimed_by_its_id(world: World) -> None:
+    """After the lease of its worker has expired, a run is claimed by its id, and the death counts."""
+    await world.own("r1", worker="dead")
+    world.advance("11s")
+    await world.worker("w1")
+    claimed = await world.store.claim_run("w1", "r1")
+    assert isinstance(claimed, Claimed)
+    assert (claimed.died, claimed.row.deaths, claimed.row.fence) == (True, 1, 2)
+
+
+@behaviour()
+async def a_run_that_cannot_start_is_not_claimed_by_its_id(world: World) -> None:
+    """The reply says why: the run is not due, waits, has ended, or is of another agent or version."""
+    due = world.clock.now() + 5_000_000
+    await world.create("later", start_at=due)
+    owner = await world.own("waits")
+    await owner.append(b.RunWaiting(waits=(Wait(what="signal", key="s"),)))
+    owner = await world.own("ended")
+    await owner.append(b.RunCompleted(output=inline(1)))
+    await world.create("other", agent="b")
+    found = [await world.store.claim_run("w1", run) for run in ("later", "waits", "ended", "other")]
+    assert found == [
+        NotClaimed("not_before", due),
+        NotClaimed("waiting"),
+        NotClaimed("ended"),
+        NotClaimed("not_served"),
+    ]
+    world.advance("5s")
+    assert isinstance(await world.store.claim_run("w1", "later"), Claimed)
+
+
+@behaviour()
+async def a_claim_by_id_needs_the_same_slots(world: World) -> None:
+    """A run without a free slot is not claimed by its id, and takes none."""
+    for run in ("r1", "r2"):
+        await world.create(run, exclusive="session:s1")
+    await world.create("r3")
+    await world.worker()
+    limits = {"a": 2}
+    assert isinstance(await world.store.claim_run("w1", "r1", concurrency=limits), Claimed)
+    assert await world.store.claim_run("w1", "r2", concurrency=limits) == NotClaimed("no_slot")
+    assert isinstance(await world.store.claim_run("w1", "r3", concurrency=limits), Claimed)
+    await world.create("r4")
+    assert await world.store.claim_run("w1", "r4", concurrency=limits) == NotClaimed("no_slot")
+
+
+@behaviour()
+async def a_suspect_is_claimed_by_its_id_alone(world: World) -> None:
+    """Two suspects are not held by one worker at a time, whichever way they are claimed."""
+    for run in ("r1", "r2"):
+        await world.create(run)
+    for worker in ("d1", "d2"):
+        await world.worker(worker)
+        assert len(await world.claim(worker)) == 2
+        world.advance("11s")
+    await world.worker("w1")
+    first = await world.store.claim_run("w1", "r1")
+    assert isinstance(first, Claimed)
+    assert (first.row.deaths, first.row.alone) == (2, True)
+    assert await world.store.claim_run("w1", "r2") == NotClaimed("no_slot")

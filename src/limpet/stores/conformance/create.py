@@ -7,7 +7,7 @@ from limpet.errors import IdConflict, InvalidAppend, InvalidArgument, InvalidPat
 from limpet.events import Lineage, PlanItem, StatePatch, inline, verify
 from limpet.events import bodies as b
 from limpet.stores import Appended, Create, RunFilter, Taken
-from limpet.stores.conformance.suite import World, behaviour, completed, created, expect, started
+from limpet.stores.conformance.suite import Owner, World, behaviour, completed, created, expect, started
 
 
 @behaviour()
@@ -27,6 +27,58 @@ async def the_first_event_is_the_creation(world: World) -> None:
     assert isinstance(body, b.RunCreated)
     assert (event.seq, event.kind, event.actor, body.input.value()) == (1, "run.created", "test", {"order": 7})
     verify([event])
+
+
+@behaviour()
+async def a_run_is_created_and_claimed_together(world: World) -> None:
+    """A run that its creator drives is claimed in the same transaction, and no other worker gets it."""
+    await world.worker("w1")
+    await world.worker("w2")
+    claimed = await world.store.create_claimed("r1", created(), worker="w1", actor="test")
+    assert claimed is not None
+    assert claimed.row == await world.store.get("r1")
+    assert (claimed.row.status, claimed.row.worker, claimed.row.fence, claimed.died) == ("running", "w1", 1, False)
+    log = await world.log()
+    assert list(claimed.log) == log
+    verify(log)
+    assert [event.kind for event in log] == ["run.created", "run.claimed"]
+    assert await world.claim("w2") == ()
+    assert await world.store.counts() == {("a", "running"): 1}
+    await Owner(world, claimed.row).append(started())
+
+
+@behaviour()
+async def a_dead_creator_counts_as_a_dead_worker(world: World) -> None:
+    """A run whose creator died before it drove the run is taken over like any other."""
+    await world.worker("w1")
+    await world.store.create_claimed("r1", created(), worker="w1", actor="test")
+    world.advance("11s")
+    await world.worker("w2")
+    [claimed] = await world.claim("w2")
+    assert (claimed.died, claimed.row.deaths, claimed.row.fence) == (True, 1, 2)
+
+
+@behaviour()
+async def a_run_that_must_queue_is_only_created(world: World) -> None:
+    """A run that starts later, is exclusive, or whose creator is not registered, is created and not claimed."""
+    await world.worker("w1")
+    later = created(start_at=world.clock.now() + 1)
+    assert await world.store.create_claimed("r1", later, worker="w1", actor="test") is None
+    assert await world.store.create_claimed("r2", created(exclusive="s:1"), worker="w1", actor="test") is None
+    assert await world.store.create_claimed("r3", created(), worker="w9", actor="test") is None
+    rows = [await world.store.get(run) for run in ("r1", "r2", "r3")]
+    assert {(row.status, row.worker, row.fence) for row in rows} == {("pending", None, 0)}
+
+
+@behaviour()
+async def an_existing_run_is_not_claimed_by_creating_it_again(world: World) -> None:
+    """Creating a pending run again, with a claim, returns no claim and writes nothing. Another input is a conflict."""
+    await world.create()
+    await world.worker("w1")
+    assert await world.store.create_claimed("r1", created(), worker="w1", actor="test") is None
+    assert (await world.store.get("r1")).worker is None
+    other = created(input=inline(2))
+    await expect(IdConflict, world.store.create_claimed("r1", other, worker="w1", actor="test"))
 
 
 @behaviour()

@@ -272,6 +272,9 @@ e.seq, e.time, e.kind, e.version, e.fence, e.actor, e.codec, e.key_id, e.body, e
 -- name: events
 SELECT {event} FROM {schema}.events AS e WHERE e.run = %b::bigint AND e.seq > %b::bigint ORDER BY e.seq LIMIT %b::bigint
 
+-- name: logs
+SELECT e.run, {event} FROM {schema}.events AS e WHERE e.run = ANY(%b::bigint[]) ORDER BY e.run, e.seq
+
 -- name: number
 SELECT number FROM {schema}.streams WHERE id = %b::text
 

@@ -212,6 +212,13 @@ class PostgresTables:
         """Return the events after a sequence, in order."""
         return [Event(row.id, *plain(found)) for found in self._read("events", row.number, after, limit)]
 
+    def logs(self, rows: Sequence[RunRow]) -> list[list[Event]]:
+        """Return all events of each of these streams, in one query."""
+        found: dict[int, list[Sequence[Any]]] = {row.number: [] for row in rows}
+        for number, *event in self._read("logs", list(found)):
+            found[number].append(event)
+        return [[Event(row.id, *plain(each)) for each in found[row.number]] for row in rows]
+
     def command(self, row: RunRow, command: str) -> Event | None:
         """Return the event with a command id."""
         found = self._read("command", row.number, command)

@@ -153,6 +153,10 @@ class SqliteTables:
         """Return the events after a sequence, in order."""
         return [Event(row.id, *found) for found in self._all("events", row.number, after, limit)]
 
+    def logs(self, rows: Sequence[RunRow]) -> list[list[Event]]:
+        """Return all events of each of these streams."""
+        return [self.events(row, 0, row.seq) for row in rows]
+
     def command(self, row: RunRow, command: str) -> Event | None:
         """Return the event with a command id."""
         found = self._one("command", row.number, command)
