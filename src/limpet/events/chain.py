@@ -86,26 +86,28 @@ def seal(  # noqa: PLR0913 - the parts of an envelope
     head: Head, run: str, body: AnyBody, *, time: int, fence: int, actor: str, codec: Codec = PLAIN
 ) -> Sealed:
     """Number, pack and hash a body as the event after `head`."""
-    kind, seq = VOCABULARY.kind_of(body), head.seq + 1
-    try:
-        data, how, key_id = encode(body), _BASE, ""
-    except UnicodeEncodeError as error:
-        raise InvalidValue(path=f"$ of {kind.name}", reason="contains a lone surrogate") from error
-    if codec is not PLAIN:
-        packing, key_id, data = codec.pack(data, _about(run, seq))
-        how = f"{_BASE}+{packing}" if packing else _BASE
-    envelope = (run, seq, max(time, head.time), kind.name, kind.version, fence, actor, how, key_id)
-    return Sealed(Event(*envelope, data, _hash(head.hash, envelope, data)), body)
+    [sealed] = seal_all(head, run, (body,), time=time, fence=fence, actor=actor, codec=codec)
+    return sealed
 
 
 def seal_all(  # noqa: PLR0913
     head: Head, run: str, bodies: Iterable[AnyBody], *, time: int, fence: int, actor: str, codec: Codec = PLAIN
 ) -> tuple[Sealed, ...]:
     """Number, pack and hash bodies as the events after `head`, in order."""
+    seq, hash, time = head.seq, head.hash, max(time, head.time)
     sealed: list[Sealed] = []
     for body in bodies:
-        sealed.append(seal(head, run, body, time=time, fence=fence, actor=actor, codec=codec))
-        head = sealed[-1].event.head
+        kind, seq = VOCABULARY.kind_of(body), seq + 1
+        try:
+            data, how, key_id = encode(body), _BASE, ""
+        except UnicodeEncodeError as error:
+            raise InvalidValue(path=f"$ of {kind.name}", reason="contains a lone surrogate") from error
+        if codec is not PLAIN:
+            packing, key_id, data = codec.pack(data, _about(run, seq))
+            how = f"{_BASE}+{packing}" if packing else _BASE
+        envelope = (run, seq, time, kind.name, kind.version, fence, actor, how, key_id)
+        hash = _hash(hash, envelope, data)
+        sealed.append(Sealed(Event(*envelope, data, hash), body))
     return tuple(sealed)
 
 

@@ -16,10 +16,9 @@ def blobs_of(body: AnyBody) -> list[str]:
     found: list[str] = []
     for name in _carriers(type(body)):
         value = getattr(body, name)
-        if type(value) is not Payload:
-            _gather(value, found)
-        elif value.blob is not UNSET:
-            found.append(value.blob)
+        if type(value) is Payload and value.blob is UNSET:  # the usual case
+            continue
+        _gather(value, found)
     return list(dict.fromkeys(found)) if len(found) > 1 else found
 
 

@@ -342,7 +342,11 @@ class Journal:
         """
         self._flight = flight
         leg = Extend(run=self.run, after=self.head, fence=self.fence, events=flight.events)
-        done = await self._store.append(leg, *flight.legs, blobs=flight.blobs)
+        done: Appended | Missed | Taken
+        if not flight.last and not flight.blobs and await self._store.extend(leg):  # the usual case
+            done = Appended((flight.events[-1].event.head,))
+        else:
+            done = await self._store.append(leg, *flight.legs, blobs=flight.blobs)
         self._flight = None
         if isinstance(done, Appended):
             self._take_in(flight.events)

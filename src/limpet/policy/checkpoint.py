@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-__all__ = ["Moment", "Strategy", "must_flush", "snapshot_due"]
+__all__ = ["Moment", "Strategy", "flushed_moments", "snapshot_due"]
 
 Strategy = Literal["every_step", "every_iteration", "on_state_change"]
 Moment = Literal["effect_returns", "step_returns", "model_returns", "blob_returns", "turn_ends", "patch_returns"]
@@ -18,14 +18,14 @@ SMALLEST_TAIL = 64 * 1024
 LONGEST_TAIL = 2_000
 
 
-def must_flush(strategy: Strategy, moment: Moment) -> bool:
-    """Return whether the code waits for the disk at this moment: always when an effect, a paid model call or a
-    large result returns.
+def flushed_moments(strategy: Strategy) -> frozenset[Moment]:
+    """Return the moments at which the code waits for the disk: always when an effect, a paid model call or a large
+    result returns.
 
     Before an effect leaves the process, and when a run parks or ends, the log is always flushed; that needs no
     decision.
     """
-    return moment in _ALWAYS or moment in _ALSO[strategy]
+    return _ALWAYS | _ALSO[strategy]
 
 
 def snapshot_due(*, tail_bytes: int, tail_events: int, snapshot_bytes: int) -> bool:

@@ -235,6 +235,9 @@ class Fold:
             self._spent["wall_us"] += event.time - self._time
         self._seq, self._time, self._fence = event.seq, event.time, event.fence
         self._counters["events"] += 1
+        if type(body) is b.StepCompleted:  # checked first, because most events are about steps
+            self._step_completed(body)
+            return
         try:
             self._apply(event, body)
         except InvalidPatch as error:
@@ -558,8 +561,9 @@ class Fold:
 
     def _settle(self, number: int, counter: str, spent: Spent | None) -> None:
         self._steps.pop(number, None)
-        self._spend(spent)
-        self._count(counter)
+        if spent is not None:
+            self._spend(spent)
+        self._counters[counter] += 1
         self._clear_suspicion()
 
     # Decisions, requests and other agents

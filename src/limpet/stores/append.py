@@ -6,8 +6,9 @@ reports success.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from limpet.errors import (
@@ -38,7 +39,7 @@ MAX_MISSED_EVENTS = 10_000
 NO_BLOBS: Sequence[int] = ()
 
 
-class Plan(NamedTuple):
+class Plan(Struct, frozen=True, gc=False):
     """The effects of one extension, computed from its events alone."""
 
     leg: writes.Extend | None
@@ -81,18 +82,18 @@ class _AlreadyWritten(Exception):
 def plan_extension(leg: writes.Extend) -> Plan:
     """Return what an extension changes, without reading any row."""
     deltas, blobs, events, steps = list[Delta](), list[str](), list[Event](), list[int | None]()
-    step, settled, changes_rows = 0, False, False
+    step, settled = 0, False
     for sealed in leg.events:
         event, body = sealed.event, sealed.body
         delta = project(event, body)
-        deltas.append(delta)
-        changes_rows = changes_rows or delta.row is not None or delta.request is not None
+        if delta.row is not None or delta.request is not None:
+            deltas.append(delta)
         step, settled = max(step, delta.step), settled or delta.settled
         blobs += blobs_of(body)
         events.append(event)
         steps.append(step_of(body))
     extension = writes.Extension(leg.run, leg.after, leg.fence, events, step, settled, steps)
-    return Plan(leg, extension, deltas if changes_rows else (), blobs)
+    return Plan(leg, extension, deltas, blobs)
 
 
 def extend_all(tx: Transaction, plans: Sequence[Plan], *, final: bool) -> list[Outcome]:
@@ -185,9 +186,9 @@ def _write_leg(tx: Transaction, leg: writes.Leg) -> Head:
 
 
 def _extend(tx: Transaction, planned: Plan) -> Head:
-    leg, extension, deltas, wanted = planned
+    leg, extension, deltas = planned.leg, planned.extension, planned.deltas
     assert leg is not None
-    blobs = tx.need(wanted)
+    blobs = tx.need(planned.blobs)
     refused = _refusal_by_request(tx, leg.run, deltas)
     if refused is not None:
         _check_already_written(tx, leg)

@@ -106,10 +106,10 @@ def claim_new(tx: Transaction, row: RunRow, first: Sequence[Event], worker: str)
 
 
 def _short_logs(tx: Transaction, rows: Sequence[RunRow]) -> dict[str, list[Event]]:
-    """Return the logs of runs that have hardly started, so that their worker need not read them."""
+    """Return the logs of runs that no worker has driven yet, so that their first worker need not read them."""
     if tx.codec.is_private:
         return {}  # The keys may have to be read first.
-    short = [row for row in rows if row.seq <= SHORT_LOG and row.origin is None]
+    short = [row for row in rows if row.fence == 0 and row.seq <= SHORT_LOG and row.origin is None]
     return {row.id: log for row, log in zip(short, tx.tables.logs(short), strict=True)} if short else {}
 
 

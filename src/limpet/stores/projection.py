@@ -6,7 +6,7 @@ run's row, and a change of a request's row. `apply` and `apply_request` apply th
 
 from typing import NamedTuple, assert_never
 
-from msgspec import UnsetType
+from msgspec import Struct, UnsetType
 from msgspec.structs import replace
 
 from limpet.events import AnyBody, Event
@@ -109,7 +109,7 @@ class RequestEscalated(NamedTuple):
 RequestChange = RequestInserted | RequestClosed | ApprovalUsed | RequestEscalated
 
 
-class Delta(NamedTuple):
+class Delta(Struct, frozen=True, gc=False):
     """The changes of an event to rows."""
 
     step: int = 0
@@ -124,9 +124,11 @@ _SETTLED = Delta(settled=True)
 
 def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one match over all kinds
     """Return what an event changes in rows."""
+    if type(body) is b.StepCompleted:  # checked first, because most events are about steps
+        return _SETTLED
     match body:
         case b.StepStarted():
-            return Delta(step=body.number, request=None if body.grant is None else ApprovalUsed(body.grant))
+            return Delta(body.number, request=None if body.grant is None else ApprovalUsed(body.grant))
         case b.StepCompleted() | b.StepFailed() | b.StepResolved() | b.TurnStarted():
             return _SETTLED
         case b.StatePatched():

@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from limpet.policy.checkpoint import LONGEST_TAIL, SMALLEST_TAIL, Moment, Strategy, must_flush, snapshot_due
+from limpet.policy.checkpoint import LONGEST_TAIL, SMALLEST_TAIL, Moment, Strategy, flushed_moments, snapshot_due
 
 WAITS: dict[Strategy, set[Moment]] = {
     "every_step": {"effect_returns", "model_returns", "blob_returns", "step_returns", "turn_ends"},
@@ -15,14 +15,14 @@ WAITS: dict[Strategy, set[Moment]] = {
 
 @pytest.mark.parametrize("strategy", get_args(Strategy))
 def test_each_strategy_flushes_at_its_moments(strategy: Strategy) -> None:
-    assert {moment for moment in get_args(Moment) if must_flush(strategy, moment)} == WAITS[strategy]
+    assert flushed_moments(strategy) == WAITS[strategy]
 
 
 @pytest.mark.parametrize("strategy", get_args(Strategy))
 @pytest.mark.parametrize("moment", ["effect_returns", "model_returns", "blob_returns"])
 def test_effects_and_model_calls_always_flush(strategy: Strategy, moment: Moment) -> None:
     """The moments are the return of an effect and of a model call."""
-    assert must_flush(strategy, moment)
+    assert moment in flushed_moments(strategy)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """Arguments and results of a tool in the usual case, prepared when its first step starts."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from limpet.engine.definitions.types import TypeCodec
 from limpet.errors import InvalidValue
@@ -16,7 +18,7 @@ __all__ = ["BoundArguments", "PlainCall"]
 MARKED = MARK.encode()
 
 
-class BoundArguments(NamedTuple):
+class BoundArguments(Struct, frozen=True, gc=False):
     """The arguments of a call."""
 
     recorded: dict[str, Any]

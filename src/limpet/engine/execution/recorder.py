@@ -15,7 +15,7 @@ from limpet.errors import ConnectionLost, InvalidValue, LimpetError, StoreBusy
 from limpet.events import AnyBody, Payload, inline
 from limpet.events import bodies as b
 from limpet.journal import Journal
-from limpet.policy.checkpoint import Moment, Strategy, must_flush
+from limpet.policy.checkpoint import Moment, Strategy, flushed_moments
 from limpet.stores.blobs import Blob
 
 __all__ = ["Recorder"]
@@ -39,7 +39,8 @@ class Recorder:
         checkpoint: Strategy,
     ) -> None:
         self._journal, self._store, self._clock = journal, kit.store, kit.clock
-        self._gate, self._return_order, self._state, self._checkpoint = gate, return_order, state, checkpoint
+        self._gate, self._return_order, self._state = gate, return_order, state
+        self._flushed = flushed_moments(checkpoint)
 
     def settle(self, *bodies: AnyBody, blobs: Sequence[Blob] = ()) -> int:
         """Record the end of a call, and return its ticket in the order of returns."""
@@ -48,11 +49,16 @@ class Recorder:
 
     def must_flush(self, moment: Moment) -> bool:
         """Return whether the code must wait for the disk now, according to the agent's checkpoint strategy."""
-        return must_flush(self._checkpoint, moment)
+        return moment in self._flushed
 
     async def flush(self) -> None:
         """Return when everything so far is durable. If the store refuses it, stop the run and never return."""
-        await self.write_until_stored(self._journal.flush)
+        try:
+            await self._journal.flush()
+        except InvalidValue:
+            raise
+        except LimpetError:
+            await self.write_until_stored(self._journal.flush)
 
     async def write_until_stored(self, write: Callable[[], Awaitable[T]]) -> T:
         """Return the result of a write, repeated until the store is reachable. It is applied once.
@@ -95,7 +101,7 @@ class Recorder:
     async def finish(self, ticket: int, moment: Moment | None = None) -> None:
         """Return to the code when the end of a call is durable, if it must be, and its turn has come."""
         try:
-            if self._journal.has_much or (moment is not None and self.must_flush(moment)):
+            if moment in self._flushed or self._journal.has_much:
                 await self.flush()
                 await self.snapshot()
             await self.enter(ticket)
@@ -105,7 +111,8 @@ class Recorder:
 
     async def enter(self, end: int) -> None:
         """Return to the code when it is the turn of this end."""
-        await self._return_order.wait_turn(end)
+        if not self._return_order.take_turn(end):
+            await self._return_order.wait_turn(end)
         self._gate.note_activity()
         if self._gate.waiting:
             self._gate.wake_driver()  # perhaps only waits are left

@@ -24,7 +24,7 @@ class AttemptRef(TypedDict):
     attempt: int
 
 
-@dataclass
+@dataclass(slots=True)
 class Step:
     """A call of a tool by the code."""
 

@@ -257,8 +257,9 @@ class History:
             self.used.add(body.grant)
 
     def _number(self, number: int) -> None:
-        self.recorded_number = max(self.recorded_number, number)
-        self.last_number = max(self.last_number, number)
+        if number > self.recorded_number:
+            self.recorded_number = number
+            self.last_number = max(self.last_number, number)
 
     def _open(self, event: Event, body: Opening) -> Record:
         """Add a new record. It replaces one that ended with a failure of the run."""
@@ -268,7 +269,7 @@ class History:
         """Add a record."""
         if record.name not in self.records:
             self._scopes.setdefault(scope_of(record.name), []).append(record.name)
-        if isinstance(record.opened, b.RequestOpened | b.ValueRecorded):
+        if type(record.opened) in _BEFORE_STEPS:
             self.considered.add(record.name.rpartition("/")[0])
         self.records[record.name] = record
         return record
@@ -369,6 +370,10 @@ class History:
         if isinstance(record.opened, b.RequestOpened):
             self.expired.pop(record.opened.request, None)
             self.escalations.pop(record.opened.request, None)
+
+
+# Events that may belong to a step that has not started.
+_BEFORE_STEPS = (b.RequestOpened, b.ValueRecorded)
 
 
 def scope_of(name: str) -> str:

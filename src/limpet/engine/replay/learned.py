@@ -106,6 +106,11 @@ class Learned:
     def learn(self, event: Event, body: AnyBody, fold: Fold) -> None:
         """Add the next event."""
         self.history.learn(event, body)
+        if type(body) is b.StepCompleted:  # checked first, because most events are about steps
+            self.last = event.time
+            if self._reading:
+                self._learn_reads(body)
+            return
         if isinstance(body, b.RunClaimed):
             self.idle_since, self.last = self.last, event.time
             return

@@ -50,6 +50,9 @@ class Lookup:
 
     def note_step(self, name: str, number: int) -> None:
         """Note that the code called a step."""
+        self._last_steps[""] = number
+        if "/" not in name:
+            return
         for scope in enclosing_scopes(scope_of(name)):
             self._last_steps[scope] = number
 

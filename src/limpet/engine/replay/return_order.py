@@ -65,10 +65,19 @@ class ReturnOrder:
         if self._recorded and self._recorded[-1] == end:
             self._recorded.pop()
 
+    def take_turn(self, ticket: int) -> bool:
+        """Let an end return if it is its turn now, and return whether it is.
+
+        A recorded end is given by its sequence, a live one by its ticket.
+        """
+        if not self._is_received or self._waiting or not self._is_next(ticket):
+            return False
+        self._let_return(ticket)
+        return True
+
     async def wait_turn(self, ticket: int) -> None:
-        """Wait for the turn of an end: a recorded one is given by its sequence, a live one by its ticket."""
-        if self._is_received and not self._waiting and self._is_next(ticket):
-            self._let_return(ticket)
+        """Wait for the turn of an end."""
+        if self.take_turn(ticket):
             return
         turn = asyncio.get_running_loop().create_future()
         insort(self._waiting, (ticket, turn), key=lambda each: each[0])

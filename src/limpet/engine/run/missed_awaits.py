@@ -39,7 +39,7 @@ class AwaitTracker:
         """Track a call until it is awaited."""
         self._called.append(_Called(verb, coroutine, file, line))
         if len(self._called) > self._most:
-            self._called = [each for each in self._called if each.is_pending]
+            self._called = [each for each in self._called if getattr(each.coroutine, "cr_frame", None)]  # not ended
             self._most = TRACKED + 2 * len(self._called)
 
     def check_all_awaited(self) -> None:

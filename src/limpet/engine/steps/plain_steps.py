@@ -14,7 +14,7 @@ from msgspec import Raw
 from limpet.engine.definitions.call_context import Call
 from limpet.engine.definitions.plain_call import BoundArguments, PlainCall
 from limpet.engine.definitions.tools import Tool, idempotency_key
-from limpet.engine.execution.execution import Execution
+from limpet.engine.execution.execution import Execution, current_caller, current_scope
 from limpet.engine.execution.step import Latest, Step
 from limpet.engine.steps.attempts import ProgressReports
 from limpet.engine.steps.steps import Steps
@@ -30,7 +30,8 @@ class PlainSteps:
 
     def __init__(self, execution: Execution, steps: Steps) -> None:
         self._x, self._steps = execution, steps
-        self._is_usual = execution.effects == "live" and not execution.is_undoing and not execution.is_dry_run
+        is_live = execution.effects == "live" and not execution.is_undoing and not execution.is_dry_run
+        self._is_usual = is_live and not execution.kit.store.redaction.is_on
         self._records, self._considered = execution.history.records, execution.history.considered
 
     def find(
@@ -41,15 +42,14 @@ class PlainSteps:
         """
         x = self._x
         plain = tool.plain_call if self._is_usual and isinstance(tool, Tool) else None
-        if plain is None or x.state.has_overrides or x.kit.store.redaction.is_on:
+        if plain is None or x.handed_to is not None or x.state.has_overrides:
             return None
-        bound = plain.bind(args, kwargs)
-        if bound is None:
+        bound, scope = plain.bind(args, kwargs), current_scope()
+        name = scope.peek(tool.step_name)
+        if bound is None or name in self._records or name in self._considered:
             return None
-        name = x.peek_name(tool.step_name)
-        if name in self._records or name in self._considered:
-            return None
-        x.take_name(tool.step_name)
+        x.note_call()
+        scope.take(tool.step_name, current_caller())
         number = x.lookup.new_number()
         x.lookup.note_step(name, number)
         return self._run(Step(tool, name, number, bound.recorded, "", bound.encoded), plain, bound)

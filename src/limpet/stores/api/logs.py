@@ -52,14 +52,17 @@ class Logs(Payloads):
             writes.check_leg(leg)
             if isinstance(leg, writes.Extend):
                 self._check_codec(leg.events)
-        if len(legs) == 1 and not blobs and isinstance(leg, writes.Extend) and await self._extend(leg):
+        if len(legs) == 1 and not blobs and isinstance(leg, writes.Extend) and await self.extend(leg):
             return writes.Appended((leg.events[-1].event.head,))
         small = await self._small(blobs) if blobs else ()
         done = await self._submit(writes.Append(legs, small))
         return writes.Taken(reveal_row(self.codec, done.row), done.first) if isinstance(done, writes.Taken) else done
 
-    async def _extend(self, leg: writes.Extend) -> bool:
-        """Add events that change nothing but the log; return whether they were added."""
+    async def extend(self, leg: writes.Extend) -> bool:
+        """Add events that change nothing but the log, and that their writer has checked; return whether this was done.
+
+        If it was not, `append` does it, or finds out why not.
+        """
         planned = plan_extension(leg)
         if not planned.is_plain:
             return False

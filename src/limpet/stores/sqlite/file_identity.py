@@ -20,15 +20,15 @@ class Files:
     """The database and its write-ahead log, as they were when opened."""
 
     def __init__(self, database: Path) -> None:
-        self._database = database
-        self._known: dict[Path, tuple[int, int] | None] = {}
+        self._database = str(database)
+        self._known: dict[str, tuple[int, int] | None] = {}
         self._replaced: StoreReplaced | None = None
         self._looked = 0.0
 
     def opened(self, log: Path) -> None:
         """Record the files after opening or reopening. The database must be the same file; its log may be a new one."""
-        self._known.setdefault(self._database, _identity(self._database))
-        self._known[log] = _identity(log)
+        for path in (self._database, str(log)):
+            self._known[path] = self._known.get(path) or _identity(path)
         self.check()
 
     def closed(self) -> None:
@@ -52,7 +52,7 @@ class Files:
             self.check()
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _identity(path: str) -> tuple[int, int] | None:
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

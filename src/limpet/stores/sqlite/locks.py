@@ -75,8 +75,10 @@ class WriterQueue:
 
     def _sign(self, file: int) -> None:
         """Write down which process holds the lock."""
-        with suppress(OSError):  # On a full disk, the holder stays unknown.
+        try:
             os.pwrite(file, b"%-20d" % os.getpid(), 0)
+        except OSError:
+            return  # On a full disk, the holder stays unknown.
 
     def _who(self) -> str:
         """Describe the holder of the gate. The pid of a process in another container is only valid there."""
