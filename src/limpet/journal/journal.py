@@ -9,8 +9,9 @@ writer had seen when it decided.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from limpet.clock import SECOND
@@ -34,7 +35,7 @@ FULL_BUFFER = 500
 MAX_WAIT = SECOND // 5
 
 
-class _Flight(NamedTuple):
+class _Flight(Struct, frozen=True):
     """An append in flight, or one that ended with an error: the buffered bodies, then the bodies of one caller."""
 
     events: tuple[Sealed, ...]
@@ -145,8 +146,12 @@ class Journal:
 
     async def flush(self) -> None:
         """Return when everything added so far is durable. Raises LeaseLost if another worker holds the run."""
-        async with self._turn:
+        turn = self._turn
+        await turn.acquire()
+        try:
             await self._flush()
+        finally:
+            turn.release()
 
     async def append(self, *bodies: AnyBody, blobs: Sequence[Blob] = ()) -> None:
         """Add events and wait until they are durable."""
@@ -289,9 +294,10 @@ class Journal:
         None is due while events are pending: a snapshot must contain stored events only, and the learner may already
         know pending ones.
         """
-        return not self.pending and snapshot_due(
+        is_long = snapshot_due(
             tail_bytes=self._tail_bytes, tail_events=self._tail_events, snapshot_bytes=self._snapshot_bytes
         )
+        return is_long and not self.pending
 
     async def snapshot(self) -> None:
         """Save the state as a snapshot, and delete some older snapshots if there are too many."""
@@ -328,7 +334,9 @@ class Journal:
     async def _flush(self) -> None:
         while self._flight or self._buffer:
             flight = self._flight or self._take()
-            self._note_landed(flight, await self._send(flight))
+            done = await self._send(flight)
+            if flight.last:
+                self._note_landed(flight, done)
 
     def _note_landed(self, flight: _Flight, done: Appended | Missed | Taken) -> None:
         """Remember an append that was sent again on behalf of a caller who lost its reply."""
@@ -370,11 +378,13 @@ class Journal:
                 _look_ahead(self._ahead, body)
 
     def _take_in(self, events: Sequence[Sealed]) -> None:
+        fold, learner = self._fold, self._learner
         for sealed in events:
-            self._fold.add(sealed.event, sealed.body)
-            if self._learner is not None:
-                self._learner.learn(sealed.event, sealed.body, self._fold)
-            self._tail_bytes += len(sealed.event.body)
+            event, body = sealed.event, sealed.body
+            fold.add(event, body)
+            if learner is not None:
+                learner.learn(event, body, fold)
+            self._tail_bytes += len(event.body)
         self._tail_events += len(events)
         self.head = events[-1].event.head
 

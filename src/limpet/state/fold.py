@@ -77,7 +77,10 @@ class Fold:
         self._status: Status = state.status
         self._waits, self._wake = state.waits, state.wake
         self._output, self._error, self._error_step = state.output, state.error, state.error_step
-        self._cancel, self._pausing = state.cancel, state.pausing
+        self.cancel: str | None = state.cancel
+        """Reason of a requested cancellation, or None."""
+        self.pausing = state.pausing
+        """Whether a pause was requested."""
         self._fence, self._worker = state.fence, state.worker
         self._deaths, self._alone, self._solo = state.deaths, state.alone, state.solo
         self._quarantines = state.quarantines
@@ -112,8 +115,8 @@ class Fold:
             output=self._output,
             error=self._error,
             error_step=self._error_step,
-            cancel=self._cancel,
-            pausing=self._pausing,
+            cancel=self.cancel,
+            pausing=self.pausing,
             fence=self._fence,
             worker=self._worker,
             deaths=self._deaths,
@@ -166,16 +169,6 @@ class Fold:
     def time(self) -> int:
         """Time of the last event."""
         return self._time
-
-    @property
-    def cancel(self) -> str | None:
-        """Reason of a requested cancellation, or None."""
-        return self._cancel
-
-    @property
-    def pausing(self) -> bool:
-        """Whether a pause was requested."""
-        return self._pausing
 
     @property
     def deaths(self) -> int:
@@ -279,7 +272,7 @@ class Fold:
             case b.RunWaiting():
                 self._leave("waiting", body.waits, body.wake)
                 self._quarantines += QUARANTINED in body.waits
-                self._pausing = False
+                self.pausing = False
             case b.RunCompleted():
                 self._output, self._error, self._error_step = body.output, None, None
                 self._end("completed")
@@ -288,7 +281,7 @@ class Fold:
                 self._told = self.spent
                 self._end("failed")
             case b.RunCancelled():
-                self._cancel = body.reason
+                self.cancel = body.reason
                 self._end("cancelled")
             case b.ArtifactStored():
                 self._working.put_stored(body)
@@ -334,7 +327,7 @@ class Fold:
                 self._base = replace(self._base, deadline=later(self._base.deadline, body.deadline))
                 self._note(event, "extend", body, body.because)
             case b.CancelRequested():
-                self._cancel = body.reason
+                self.cancel = body.reason
                 self._note(event, "cancel", body, body.reason)
             case b.PauseRequested():
                 self._pause_requested()
@@ -408,9 +401,9 @@ class Fold:
         self._commands.clear()
         self._note(event, "fork", body)
         self._leave("pending")
-        self._output = self._error = self._error_step = self._cancel = None
+        self._output = self._error = self._error_step = self.cancel = None
         self._spent["steps"] -= self._step - body.step
-        self._step, self._pausing, self._told = body.step, False, Spent()
+        self._step, self.pausing, self._told = body.step, False, Spent()
         self._clear_suspicion()
         if body.patch is not None:
             self._patch(event, body.patch)
@@ -447,7 +440,7 @@ class Fold:
         self._leave(status)
         self._requests.clear()
         self._open_waits.clear()
-        self._pausing = False
+        self.pausing = False
 
     def _turn_started(self, body: b.TurnStarted) -> None:
         self._turns = {loop: number for loop, number in self._turns.items() if not loop.startswith(f"{body.loop}/")}
@@ -457,13 +450,13 @@ class Fold:
 
     def _pause_requested(self) -> None:
         if self._status == "running":
-            self._pausing = True
+            self.pausing = True
         elif self._status in ("pending", "waiting"):
             self._leave("waiting", (PAUSED,))
 
     def _resume_requested(self) -> None:
         """Clear the error. The failed step stays in the log, but its failure no longer ends the run."""
-        self._pausing = False
+        self.pausing = False
         if self._status == "failed":
             self._error = self._error_step = None
         if self._status in ("failed", "waiting"):

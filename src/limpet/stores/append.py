@@ -81,17 +81,19 @@ class _AlreadyWritten(Exception):
 
 def plan_extension(leg: writes.Extend) -> Plan:
     """Return what an extension changes, without reading any row."""
-    deltas, blobs, events, steps = list[Delta](), list[str](), list[Event](), list[int | None]()
     step, settled = 0, False
+    deltas: list[Delta] = []
+    blobs: list[str] = []
+    steps: list[int | None] = []
     for sealed in leg.events:
-        event, body = sealed.event, sealed.body
-        delta = project(event, body)
+        body = sealed.body
+        delta = project(sealed.event, body)
         if delta.row is not None or delta.request is not None:
             deltas.append(delta)
         step, settled = max(step, delta.step), settled or delta.settled
         blobs += blobs_of(body)
-        events.append(event)
         steps.append(step_of(body))
+    events = [sealed.event for sealed in leg.events]
     extension = writes.Extension(leg.run, leg.after, leg.fence, events, step, settled, steps)
     return Plan(leg, extension, deltas, blobs)
 

@@ -70,7 +70,9 @@ class Gate:
     @property
     def is_free(self) -> bool:
         """Whether a call may start without waiting: the gate is open, and no command asks the run to stop."""
-        return self._closed is None and self._is_open.is_set() and not self._must_stop
+        fold = self._fold
+        is_asked_to_stop = (fold.cancel is not None or fold.pausing) and not self._ignores_commands
+        return self._closed is None and not is_asked_to_stop and self._is_open.is_set()
 
     @property
     def _must_stop(self) -> bool:

@@ -252,7 +252,8 @@ class History:
     def _begin_attempt(self, event: Event, body: b.StepStarted) -> None:
         record = self.records.get(body.name) or self._open(event, body)
         record.latest = body
-        self._number(body.number)
+        if body.number > self.recorded_number:
+            self._number(body.number)
         if body.grant is not None:
             self.used.add(body.grant)
 

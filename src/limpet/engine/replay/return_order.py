@@ -93,7 +93,7 @@ class ReturnOrder:
     def _is_next(self, ticket: int) -> bool:
         if self._recorded:
             return ticket == self._recorded[-1]
-        return self._is_first_issued(ticket)
+        return ticket < LIVE or ticket == next(iter(self._issued))
 
     def _is_first_issued(self, ticket: int) -> bool:
         return ticket < LIVE or ticket == next(iter(self._issued))
