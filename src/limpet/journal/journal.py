@@ -62,8 +62,8 @@ class Journal:
         self._store = store
         self._now = now
         self._learner = learner
-        self._fold = Fold(loaded.state)
-        self._ahead = Working(loaded.state.working)
+        self._fold = loaded.fold
+        self._ahead = loaded.fold.working.copy()
         self._buffer: list[AnyBody] = []
         self._since: int | None = None
         """When the first body in the buffer was added, by the store's clock."""
@@ -313,7 +313,7 @@ class Journal:
 
         Raises InvalidPatch for a patch that does not match the state. With `keep`, later checks include it.
         """
-        ahead = self._ahead if keep and len(bodies) == 1 else Working(self._ahead.freeze())
+        ahead = self._ahead if keep and len(bodies) == 1 else self._ahead.copy()
         checked = tuple(_look_ahead(ahead, body) for body in bodies)
         if keep:
             self._ahead = ahead
@@ -373,7 +373,7 @@ class Journal:
         self._take_in(events)
         self.last_seen = self.head.seq
         if any(isinstance(sealed.body, _CHANGING) for sealed in events):
-            self._ahead = Working(self.state.working)
+            self._ahead = self._fold.working.copy()
             for body in self.pending:
                 _look_ahead(self._ahead, body)
 

@@ -53,12 +53,17 @@ async def save(store: Store, at: Head, state: RunState, memory: bytes | None = N
 class Loaded(NamedTuple):
     """A loaded state, and how much was read for it."""
 
-    state: RunState
+    fold: Fold
     snapshot_bytes: int
     """Size of the snapshot that was used, 0 for none."""
     tail_bytes: int
     tail_events: int
     """Number of events that were folded after the snapshot."""
+
+    @property
+    def state(self) -> RunState:
+        """The state. Raises Tampered if the log is empty."""
+        return self.fold.freeze()
 
 
 async def load(store: Store, run: str, *, at_most: int | None = None) -> RunState:
@@ -80,7 +85,7 @@ async def load_whole(store: Store, run: str, *, at_most: int | None = None, lear
     async for event in store.log(run, after=state.position.seq if state else 0, upto=at_most):
         _fold_event(store, event, folding, learner)
         tail_bytes, tail_events = tail_bytes + len(event.body), tail_events + 1
-    return Loaded(folding.freeze(), snapshot_bytes, tail_bytes, tail_events)
+    return Loaded(folding, snapshot_bytes, tail_bytes, tail_events)
 
 
 def fold_log(store: Store, log: Sequence[Event], learner: Learner | None = None) -> Loaded:
@@ -88,7 +93,7 @@ def fold_log(store: Store, log: Sequence[Event], learner: Learner | None = None)
     folding = Fold(None)
     for event in log:
         _fold_event(store, event, folding, learner)
-    return Loaded(folding.freeze(), 0, sum(len(event.body) for event in log), len(log))
+    return Loaded(folding, 0, sum(len(event.body) for event in log), len(log))
 
 
 def _fold_event(store: Store, event: Event, folding: Fold, learner: Learner | None) -> None:

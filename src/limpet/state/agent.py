@@ -84,6 +84,8 @@ class AgentState(Part, frozen=True, kw_only=True):
     @property
     def items(self) -> tuple[PlanItem, ...]:
         """The plan, each item with its status."""
+        if not self.plan:
+            return ()
         if not self.plan_status:
             return tuple(PlanItem(item=item) for item in self.plan)
         return tuple(
@@ -93,11 +95,15 @@ class AgentState(Part, frozen=True, kw_only=True):
     @property
     def questions(self) -> tuple[OpenQuestion, ...]:
         """The open questions, each with its step."""
+        if not self.open_questions:
+            return ()
         return tuple(OpenQuestion(question=each, step=self.question_steps.get(each)) for each in self.open_questions)
 
     @property
     def flags(self) -> tuple[RiskFlag, ...]:
         """The risk flags, each with its detail."""
+        if not self.risk_flags:
+            return ()
         return tuple(RiskFlag(flag=each, detail=self.risk_details.get(each, "")) for each in self.risk_flags)
 
     @property

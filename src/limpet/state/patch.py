@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from copy import copy
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from msgspec import UNSET, UnsetType, json, to_builtins
@@ -55,6 +56,13 @@ class Working:
         self._artifacts = {artifact.artifact_id: artifact for artifact in state.artifacts}
         self._flags = {each.flag: each for each in state.flags}
         self._data, self._data_versions = state.data, state.data_versions
+
+    def copy(self) -> "Working":
+        """Return a copy that changes independently."""
+        other = copy(self)
+        other._plan, other._facts, other._questions = self._plan.copy(), self._facts.copy(), self._questions.copy()
+        other._artifacts, other._flags = self._artifacts.copy(), self._flags.copy()
+        return other
 
     def apply(self, patch: StatePatch) -> None:
         """Apply a patch in place. Every part is checked before the first change."""

@@ -26,9 +26,9 @@ from limpet.events import bodies as b
 from limpet.state import ENDED, step_of
 from limpet.stores import writes
 from limpet.stores.backend import Outcome, keys_of
-from limpet.stores.claim import claim_new
+from limpet.stores.claim import may_start_claimed, seal_claim
 from limpet.stores.command_rules import refusal
-from limpet.stores.projection import ApprovalUsed, Delta, new_row, project
+from limpet.stores.projection import ApprovalUsed, Delta, claimed_row, new_row, project
 from limpet.stores.row_encryption import hide_row, reveal_request
 from limpet.stores.rows import RunRow
 from limpet.stores.transaction import Transaction, references, request_of
@@ -325,13 +325,22 @@ def _create(tx: Transaction, leg: writes.Create) -> writes.Appended:
     sealed = tx.seal(head, leg.run, leg.bodies, fence=fence, actor=leg.actor)
     head = sealed[-1].event.head
     row = replace(new_row(sealed[0].event, sealed[0].body), seq=head.seq, hash=head.hash, time=head.time)
-    hidden, events = hide_row(tx.codec, row), [each.event for each in sealed]
-    number = tx.tables.add(hidden)
+    if leg.worker is not None and may_start_claimed(tx, row, leg.worker):
+        started = (*sealed, seal_claim(tx, row, leg.worker))
+        row = claimed_row(row, started[-1].event, b.RunClaimed(worker=leg.worker))
+        return _insert(tx, row, started, blobs)
+    return _insert(tx, row, sealed, blobs)
+
+
+def _insert(tx: Transaction, row: RunRow, sealed: Sequence[Sealed], blobs: Sequence[int]) -> writes.Appended:
+    """Insert a new stream."""
+    events = [each.event for each in sealed]
+    number = tx.tables.add(hide_row(tx.codec, row))
     tx.tables.insert(number, events, [keys_of(each.body) for each in sealed])
     tx.refer(number, blobs)
-    claimed = None if leg.worker is None else claim_new(tx, replace(hidden, number=number), events, leg.worker)
-    head = row.head if claimed is None else claimed.row.head
-    return writes.Appended((head,), replace(row, number=number), claimed)
+    row = replace(row, number=number)
+    claimed = None if row.worker is None else writes.Claimed(row, died=False, log=tuple(events))
+    return writes.Appended((row.head,), row, claimed)
 
 
 def chain_start(tx: Transaction, run: str, first: AnyBody) -> tuple[Head, int]:

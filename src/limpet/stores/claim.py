@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from limpet.errors import NotFound
-from limpet.events import Event
+from limpet.events import Event, Sealed
 from limpet.events import bodies as b
 from limpet.policy.quarantine import SUSPECT, group_size
 from limpet.state import ENDED
@@ -18,7 +18,7 @@ from limpet.stores.row_encryption import is_readable
 from limpet.stores.rows import RunRow, WorkerRow
 from limpet.stores.transaction import Transaction
 
-__all__ = ["claim", "claim_new", "claim_run", "register", "renew", "retire"]
+__all__ = ["claim", "claim_run", "may_start_claimed", "register", "renew", "retire", "seal_claim"]
 
 # The longest log, in events, that is handed over with a claim.
 SHORT_LOG = 20
@@ -96,13 +96,12 @@ def claim_run(tx: Transaction, op: writes.ClaimRun) -> writes.Claimed | writes.N
     return _take(tx, row, op.worker, alone=is_suspect and not held, log=log)
 
 
-def claim_new(tx: Transaction, row: RunRow, first: Sequence[Event], worker: str) -> writes.Claimed | None:
-    """Claim a run that this transaction creates; None if it must queue. Its log so far is `first`.
+def may_start_claimed(tx: Transaction, row: RunRow, worker: str) -> bool:
+    """Return whether a run can be created and claimed at the same time.
 
     A run that needs a slot queues, because others may wait for that slot longer.
     """
-    must_queue = row.start_at is not None or row.exclusive is not None or tx.tables.worker(worker) is None
-    return None if must_queue else _take(tx, row, worker, alone=False, log=first)
+    return row.type == "run" and row.start_at is None and row.exclusive is None and tx.is_registered(worker)
 
 
 def _short_logs(tx: Transaction, rows: Sequence[RunRow]) -> dict[str, list[Event]]:
@@ -199,12 +198,19 @@ def _take_slots(tx: Transaction, row: RunRow, concurrency: dict[str, int]) -> bo
 
 def _take(tx: Transaction, row: RunRow, worker: str, *, alone: bool, log: Sequence[Event] | None) -> writes.Claimed:
     died = row.worker is not None
-    body = b.RunClaimed(worker=worker, died=died, alone=alone)
-    [sealed] = tx.seal(row.head, row.id, (body,), fence=row.fence + 1, actor=worker)
-    given = claimed_row(row, sealed.event, body)
-    tx.tables.insert(row.number, [sealed.event], [keys_of(body)])
+    sealed = seal_claim(tx, row, worker, died=died, alone=alone)
+    assert isinstance(sealed.body, b.RunClaimed)
+    given = claimed_row(row, sealed.event, sealed.body)
+    tx.tables.insert(row.number, [sealed.event], [keys_of(sealed.body)])
     tx.tables.save(given)
     return writes.Claimed(given, died, () if log is None else (*log, sealed.event))
+
+
+def seal_claim(tx: Transaction, row: RunRow, worker: str, *, died: bool = False, alone: bool = False) -> Sealed:
+    """Seal the event with which a worker claims a run, under a new fence."""
+    body = b.RunClaimed(worker=worker, died=died, alone=alone)
+    [sealed] = tx.seal(row.head, row.id, (body,), fence=row.fence + 1, actor=worker)
+    return sealed
 
 
 def _worker(tx: Transaction, worker: str) -> WorkerRow:

@@ -36,6 +36,7 @@ class Transaction:
     codec: Codec
     blobs: dict[str, int] = field(default_factory=dict)
     """Numbers of blobs that are known to exist until the end of the transaction."""
+    _registered: dict[str, bool] = field(default_factory=dict)
 
     def row(self, run: str) -> RunRow:
         """Return a stream's row, locked. Raises NotFound."""
@@ -43,6 +44,12 @@ class Transaction:
         if row is None:
             raise NotFound(what="run", id=run)
         return row
+
+    def is_registered(self, worker: str) -> bool:
+        """Return whether a worker is registered when the transaction first asks."""
+        if worker not in self._registered:
+            self._registered[worker] = self.tables.worker(worker) is not None
+        return self._registered[worker]
 
     def event(self, row: RunRow, seq: int) -> Event | None:
         """Return one event of a stream; a shared event comes from the fork's origin."""

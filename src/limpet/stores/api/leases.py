@@ -73,7 +73,7 @@ class Leases(Logs):
         """
         leg = writes.Create(run=run, bodies=(body,), actor=actor, worker=worker)
         created = await self._create(leg, alike, blobs)
-        return None if created.claimed is None else self._revealed(created.claimed)
+        return created.claimed
 
     def _revealed(self, claimed: writes.Claimed) -> writes.Claimed:
         return claimed._replace(row=reveal_row(self.codec, claimed.row))
