@@ -139,7 +139,7 @@ def worker(  # noqa: PLR0913 - all by name, and few at a time
     rule = keep and Retention(
         older_than=keep, by_status=ages(keep_status or []), by_agent=ages(keep_agent or []), archive=archive
     )
-    settings = Worker(concurrency=concurrency, lease=lease, grace=grace, keep=rule or None)
+    settings = Worker(concurrency=concurrency, lease=lease, grace=grace, keep=rule or None, relaxed_gc=True)
     app = load_worker(app_target(target, ""), url, settings)
     asyncio.run(serve_until_stopped(app, json=json))
 

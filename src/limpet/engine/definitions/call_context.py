@@ -13,8 +13,9 @@ from limpet.secret import hidden
 
 __all__ = ["Call", "current", "enter_agent", "header_key", "idempotency_key", "in_tool", "is_in_agent"]
 
-_current: ContextVar["Call | None"] = ContextVar("limpet_call", default=None)
-_in_agent: ContextVar[bool] = ContextVar("limpet_in_agent", default=False)
+# The call of the running tool, AGENT in an agent's own code, None elsewhere.
+_place: ContextVar["Call | str | None"] = ContextVar("limpet_place", default=None)
+AGENT = "agent"
 
 
 @checked
@@ -90,8 +91,8 @@ def current() -> Call:
 
 
 def _step_call(wanted: str) -> Call:
-    call = _current.get()
-    if call is None:
+    call = _place.get()
+    if not isinstance(call, Call):
         raise _not_in_step(wanted, "Move the call into a tool.")
     return call
 
@@ -103,32 +104,30 @@ def idempotency_key() -> str:
 
 def header_key() -> str:
     """Return the `Idempotency-Key` header to send from here, or "" if there is none."""
-    call = _current.get()
-    return call.sends if call is not None else ""
+    call = _place.get()
+    return call.sends if isinstance(call, Call) else ""
 
 
 def is_in_agent() -> bool:
     """Return whether this is an agent's own code, where only calls through its run are durable."""
-    return _in_agent.get()
+    return _place.get() is AGENT
 
 
 def enter_agent() -> None:
     """Mark the rest of this task or thread as an agent's own code."""
-    _in_agent.set(True)
+    _place.set(AGENT)
 
 
 class in_tool:  # noqa: N801 - used like a function
     """Context in which code belongs to a tool's attempt, including the tasks that it starts."""
 
-    __slots__ = ("_call", "_tokens")
+    __slots__ = ("_before", "_call")
 
     def __init__(self, call: Call) -> None:
         self._call = call
 
     def __enter__(self) -> None:
-        self._tokens = _in_agent.set(False), _current.set(self._call)
+        self._before = _place.set(self._call)
 
     def __exit__(self, *exc: object) -> None:
-        outer, before = self._tokens
-        _current.reset(before)
-        _in_agent.reset(outer)
+        _place.reset(self._before)

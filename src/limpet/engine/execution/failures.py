@@ -7,13 +7,14 @@ one, are removed before anything is truncated, because half a secret is still on
 
 from collections.abc import Callable, Iterator, Mapping
 from traceback import TracebackException
+from types import TracebackType
 from typing import TypeVar
 
 from limpet.errors import AgentFailed, LimpetError, StepFailed, is_named
 from limpet.events import Failure, Payload, canonical, inline
 from limpet.redaction import hide_secrets, hide_secrets_in
 
-__all__ = ["failure_of", "hint_of", "message_of", "was"]
+__all__ = ["failure_of", "from_user_code", "hint_of", "message_of", "was"]
 
 MAX_MESSAGE = 4_000
 MAX_TRACEBACK = 8_000
@@ -156,6 +157,20 @@ def _shown(fact: object) -> str:
     return _cleaned_start(repr(fact), MAX_MESSAGE)
 
 
+def from_user_code(traceback: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames of Limpet that called the user's code; all of it if there is no such code.
+
+    Those frames say nothing to users, and would keep the run in memory.
+    """
+    found = traceback
+    while found is not None and found.tb_frame.f_globals.get("__name__", "").partition(".")[0] in _CALLERS:
+        found = found.tb_next
+    return found or traceback
+
+
+_CALLERS = frozenset({"limpet", "asyncio", "concurrent", "threading"})
+
+
 def _traceback(error: BaseException) -> str:
     """Return the end of the traceback, where the error is."""
     return _attempt(lambda: "".join(_pieces(error))[-MAX_TRACEBACK:], "")
@@ -163,7 +178,8 @@ def _traceback(error: BaseException) -> str:
 
 def _pieces(error: BaseException) -> Iterator[str]:
     """Yield the traceback in truncated pieces. It is searched as a whole, since a secret may span several lines."""
-    pieces = TracebackException.from_exception(error, limit=-MAX_FRAMES).format()
+    trace = from_user_code(error.__traceback__)
+    pieces = TracebackException(type(error), error, trace, limit=-MAX_FRAMES).format()
     whole = _BETWEEN.join(piece[:MAX_SEARCHED] for piece in pieces)
     for piece in hide_secrets(_clean(whole[-10 * MAX_SEARCHED :])).split(_BETWEEN):
         yield piece if len(piece) <= MAX_PIECE else f"{piece[:MAX_PIECE]}…\n"

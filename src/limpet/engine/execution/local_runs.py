@@ -1,8 +1,8 @@
 """Runs that this process has handles on, each with the way it ended here."""
 
-from types import TracebackType
 from weakref import WeakValueDictionary
 
+from limpet.engine.execution.failures import from_user_code
 from limpet.events import bodies as b
 
 __all__ = ["LocalRun", "LocalRuns"]
@@ -25,7 +25,7 @@ class LocalRun:
     def end(self, ended: Ended, error: BaseException | None, seq: int) -> None:
         """Keep the event with which the run ended, its sequence, and the exception that failed the run."""
         self._ended, self._seq = ended, seq
-        self._error = None if error is None else error.with_traceback(_from_user_code(error.__traceback__))
+        self._error = None if error is None else error.with_traceback(from_user_code(error.__traceback__))
 
     def end_at(self, seq: int) -> Ended | None:
         """Return the event with which the run ended, or None if another process wrote it."""
@@ -52,14 +52,3 @@ class LocalRuns:
     def find(self, run: str) -> LocalRun | None:
         """Return what is remembered of a run, or None if no handle on it exists."""
         return self._runs.get(run)
-
-
-def _from_user_code(traceback: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the frames of Limpet that called the user's code, which keep the run in memory."""
-    found = traceback
-    while found is not None and found.tb_frame.f_globals.get("__name__", "").partition(".")[0] in _CALLERS:
-        found = found.tb_next
-    return found or traceback
-
-
-_CALLERS = frozenset({"limpet", "asyncio", "concurrent", "threading"})

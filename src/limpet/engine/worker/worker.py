@@ -7,7 +7,7 @@ dies, another worker claims its runs under a higher fence, and the old worker ca
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from threading import Event as Flag
@@ -22,6 +22,7 @@ from limpet.engine.definitions.agents import Agent
 from limpet.engine.execution.kit import Kit
 from limpet.engine.execution.user_code import wait_within
 from limpet.engine.worker.change_listener import ChangeListener, Subscription
+from limpet.engine.worker.collector import RelaxedCollector
 from limpet.engine.worker.duties import Duty, DutyLoop, Retention
 from limpet.engine.worker.run_driver import RunDriver
 from limpet.errors import (
@@ -60,7 +61,8 @@ class Worker:
     `concurrency` is the maximum number of concurrent runs, and `lease` the time for which the worker counts as alive
     without renewing. When the worker stops, running effects have `grace` to finish. `parole` lists how long a
     quarantined run rests before each retry; after the last one, an operator decides. With `keep`, the workers of a
-    store delete runs that ended long ago, one worker at a time.
+    store delete runs that ended long ago, one worker at a time. `relaxed_gc` lets Python's garbage collector run less
+    often in this process while the worker runs, which `limpet worker` does.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Worker:
         grace: Duration = "10s",
         parole: Sequence[Duration] = ("1m", "10m", "1h"),
         keep: Retention | None = None,
+        relaxed_gc: bool = False,
     ) -> None:
         if concurrency < 1 or microseconds(lease) < 1000:
             raise DefinitionError(what="a worker", reason="concurrency must be at least 1, and lease at least 1 ms")
@@ -79,6 +82,8 @@ class Worker:
         """Rest of a quarantined run before each retry, in microseconds; after the last retry, an operator decides."""
         self.keep = keep
         """Which runs the worker deletes after their end; None for no run."""
+        self.relaxed_gc = relaxed_gc
+        """Whether the garbage collector of the process runs less often."""
 
 
 class Timing:
@@ -164,6 +169,7 @@ class WorkerLoop:
         """When the event loop last ran a callback, in monotonic microseconds."""
         self._stop_renewing = Flag()
         self._background: list[asyncio.Task[None]] = []
+        self._collector = ExitStack()
         self._duties = duties
         self._duty_tasks: dict[DutyLoop, asyncio.Task[None]] = {}
 
@@ -197,6 +203,8 @@ class WorkerLoop:
         Returns the number of runs claimed.
         """
         self._listener = listener
+        if self._worker.relaxed_gc:
+            self._collector.enter_context(RelaxedCollector())
         self._note_renewal(await self.store.register(self._worker_row, lease=self._worker.lease))
         self._start_renewal()
         found = await self.claim()
@@ -257,6 +265,7 @@ class WorkerLoop:
             with suppress(LimpetError):  # its lease expires
                 await loop.release()
         await self._retire()
+        self._collector.close()
 
     async def _retire(self) -> None:
         unfinished = [task for task in self._driver_tasks if not task.done()]
