@@ -37,8 +37,13 @@ async def effect(value: Any) -> str:
 
 
 @limpet.tool(effect="once", name="plain_once")
-def once(value: int) -> int:
+async def once(value: int) -> int:
     return value + 1
+
+
+@limpet.tool(effect="none", name="plain_thread")
+def thread(value: int) -> int:
+    return value
 
 
 @limpet.tool(effect="none", name="plain_order")
@@ -84,7 +89,7 @@ async def risky(value: int) -> int:
 
 
 TOOLS: dict[str, limpet.Tool[..., Any, Any]] = {
-    tool.name: tool for tool in (read, effect, once, order, fails, breaks, odd, mistyped, reports, risky)
+    tool.name: tool for tool in (read, effect, once, thread, order, fails, breaks, odd, mistyped, reports, risky)
 }
 
 
@@ -96,15 +101,15 @@ async def program(run: limpet.Run, todo: Program) -> list[str]:
 async def execute(run: limpet.Run, todo: Program) -> list[str]:
     """Execute instructions, and return what they gave."""
     found: list[str] = []
-    for what, *how in todo:
+    for place, (what, *how) in enumerate(todo):
         try:
-            found.append(repr(await one(run, what, how)))
+            found.append(repr(await one(run, what, how, place)))
         except (limpet.StepFailed, limpet.BudgetExceeded, limpet.InvalidValue) as error:
             found.append(type(error).__name__)
     return found
 
 
-async def one(run: limpet.Run, what: str, how: list[Any]) -> Any:  # noqa: C901 - one case per instruction
+async def one(run: limpet.Run, what: str, how: list[Any], place: int) -> Any:  # noqa: C901 - one case per instruction
     match what, how:
         case "step", [name, value, more]:
             given = Order(1, str(value)) if name == order.name else value
@@ -123,7 +128,7 @@ async def one(run: limpet.Run, what: str, how: list[Any]) -> Any:  # noqa: C901 
         case "parallel", [branches]:
 
             async def branch(number: int) -> list[str]:
-                async with run.scope(f"branch{number}"):
+                async with run.scope(f"branch{place}-{number}"):
                     return await execute(run, branches[number])
 
             return await asyncio.gather(*map(branch, range(len(branches))))
@@ -151,7 +156,7 @@ _programs = st.lists(
         _simple,
         _simple,
         st.tuples(st.just("budget"), st.integers(1, 12)),
-        st.tuples(st.just("step"), st.just(risky.name), st.just(1), st.just({})),
+        st.tuples(st.just("step"), st.sampled_from([risky.name, thread.name]), st.just(1), st.just({})),
         st.tuples(st.just("scope"), st.sampled_from("st"), st.lists(_simple, max_size=3)),
         st.tuples(st.just("parallel"), st.lists(st.lists(_simple, max_size=3), min_size=2, max_size=3)),
         st.tuples(st.just("turns"), st.integers(1, 3), st.lists(_simple, max_size=3)),
@@ -171,7 +176,10 @@ async def log_of(todo: Program, crash: tuple[Any, int] | None) -> list[Event]:
         for _ in range(20):
             await app.settle()
             for request in await app.inbox():
-                await app.approve(request, by="boss")
+                if request.kind == "approval":
+                    await app.approve(request, by="boss")
+                else:
+                    await app.answer(request, "not_applied", by="boss")
             if (await app.info("r")).status in ("completed", "failed"):
                 break
             await app.advance("1h")
@@ -203,7 +211,7 @@ STEP: Any = ("step", read.name, 1, {})
 @pytest.mark.parametrize(
     ("todo", "taken"),
     [
-        ([STEP, ("step", effect.name, 1, {}), ("step", once.name, 1, {})], 3),
+        ([STEP, ("step", effect.name, 1, {}), ("step", once.name, 1, {}), ("step", thread.name, 1, {})], 4),
         ([("scope", "s", [STEP]), ("turns", 2, [STEP]), ("parallel", [[STEP], [STEP]])], 5),
         ([("step", order.name, 1, {}), ("step", breaks.name, "v", {}), ("step", odd.name, 2, {})], 3),
         ([("step", risky.name, 1, {})], 0),
