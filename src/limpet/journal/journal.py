@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from limpet.clock import SECOND
 from limpet.errors import StoreBusy
-from limpet.events import VOCABULARY, AnyBody, Sealed, seal_all, verify
+from limpet.events import VOCABULARY, AnyBody, Head, Sealed, seal_all, verify
 from limpet.events import bodies as b
 from limpet.journal.conversation import OutgoingMessages
-from limpet.journal.snapshots import Learner, Loaded, fold_log, load_whole, save
+from limpet.journal.snapshots import Learner, Loaded, fold_event, fold_log, load_whole, save
 from limpet.policy.checkpoint import snapshot_due
 from limpet.policy.retention import snapshots_to_thin
 from limpet.state import Fold, RunState
@@ -301,12 +301,25 @@ class Journal:
 
     async def snapshot(self) -> None:
         """Save the state as a snapshot, and delete some older snapshots if there are too many."""
-        memory = self._learner.dump() if self._learner is not None else None
+        head, state, learner = self.head, self.state, self._learner
         self._tail_bytes = self._tail_events = 0
-        self._snapshot_bytes = await save(self._store, self.head, self.state, memory)
+        if learner is not None and learner.is_partial:
+            memory = await self._dump_whole(learner, head)
+        else:
+            memory = learner.dump() if learner is not None else None
+        self._snapshot_bytes = await save(self._store, head, state, memory)
         too_many = snapshots_to_thin([seq for seq, _ in await self._store.snapshots(self.run)])
         if too_many:
             await self._store.drop_snapshots(self.run, too_many)
+
+    async def _dump_whole(self, learner: Learner, head: Head) -> bytes | None:
+        """Return the dump of a learner that has forgotten a part of the log: learn it again."""
+        fresh, folding = learner.fresh(), Fold(None)
+        async for event in self._store.log(self.run, upto=head.seq):
+            fold_event(self._store, event, folding, fresh)
+        if self.head is head:
+            learner.recover(fresh)
+        return fresh.dump()
 
     def _check(self, bodies: Sequence[AnyBody], *, keep: bool = False) -> tuple[AnyBody, ...]:
         """Return the bodies, with the position in the plan after each patch.

@@ -13,7 +13,7 @@ from limpet.events.values import encode
 from limpet.state import Fold, RunState
 from limpet.stores import Snapshot, Store
 
-__all__ = ["VERSION", "Learner", "Loaded", "check_snapshots", "fold_log", "load", "load_whole", "save"]
+__all__ = ["VERSION", "Learner", "Loaded", "check_snapshots", "fold_event", "fold_log", "load", "load_whole", "save"]
 
 log = logging.getLogger("limpet")
 
@@ -28,6 +28,16 @@ class Learner(Protocol):
 
     def learn(self, event: Event, body: AnyBody, fold: Fold, /) -> None:
         """Process the next event; `fold` contains all events up to it."""
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it has forgotten a part that its dump must contain."""
+
+    def fresh(self) -> "Learner":
+        """Return a learner of the same type that has learnt nothing yet."""
+
+    def recover(self, fresh: Any, /) -> None:
+        """Take over what was forgotten, from a learner that has learnt the same log."""
 
     def dump(self) -> bytes | None:
         """Return what it has learnt so far, as JSON; None if a snapshot need not contain it."""
@@ -83,7 +93,7 @@ async def load_whole(store: Store, run: str, *, at_most: int | None = None, lear
     folding = Fold(state)
     tail_bytes = tail_events = 0
     async for event in store.log(run, after=state.position.seq if state else 0, upto=at_most):
-        _fold_event(store, event, folding, learner)
+        fold_event(store, event, folding, learner)
         tail_bytes, tail_events = tail_bytes + len(event.body), tail_events + 1
     return Loaded(folding, snapshot_bytes, tail_bytes, tail_events)
 
@@ -92,11 +102,12 @@ def fold_log(store: Store, log: Sequence[Event], learner: Learner | None = None)
     """Return the state of a run from its whole log."""
     folding = Fold(None)
     for event in log:
-        _fold_event(store, event, folding, learner)
+        fold_event(store, event, folding, learner)
     return Loaded(folding, 0, sum(len(event.body) for event in log), len(log))
 
 
-def _fold_event(store: Store, event: Event, folding: Fold, learner: Learner | None) -> None:
+def fold_event(store: Store, event: Event, folding: Fold, learner: Learner | None) -> None:
+    """Fold the next event of a log, and let the learner learn it."""
     body = store.decode(event)
     folding.add(event, body)
     if learner is not None:

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
+
 import limpet
 from limpet import testing
 from limpet.engine.replay.learned import Learned
@@ -55,3 +57,41 @@ async def test_memory_restored_from_any_snapshot_equals_the_whole_log() -> None:
     kept = [cut_at(events, cut) for cut in range(1, len(events))]
     assert {each for each in kept if each is not None} == {whole.dump()}
     assert sum(each is not None for each in kept) > 5
+
+
+async def test_a_run_that_begins_turns_late_has_whole_snapshots() -> None:
+    """Records of steps before the first turn were dropped; its snapshots contain them all the same.
+
+    After a crash, the steps before the loop are not repeated.
+    """
+    called: list[int] = []
+
+    @limpet.tool(effect="none", name="late_turns_read")
+    async def read(n: int) -> str:
+        called.append(n)
+        return "x" * 500
+
+    @limpet.agent(name="late_turns")
+    async def agent(run: limpet.Run) -> int:
+        for n in range(200):
+            await run.step(read, n)
+        async for turn in run.turns(max=400):
+            await run.step(read, 1000 + turn.number)
+        return len(called)
+
+    async with testing.app(agent) as app:
+        app.crash_at("after", "step.completed", name="turns#1/399/late_turns_read#1")
+        assert await app.run(agent, id="r1") == 600
+        assert app.crashes == 1
+        assert called == [*range(200), *range(1001, 1401)]
+        kept = [seq for seq, _ in await app.store.snapshots("r1")]
+        events = [event async for event in app.store.log("r1")]
+        assert kept
+        for seq in kept:
+            whole, found = Learned(), await app.store.own_snapshot("r1", seq)
+            learn(whole, events[:seq], Fold())
+            assert found is not None
+            memory = msgspec.json.decode(found.data).get("memory")
+            dumped = whole.dump()
+            assert memory == (None if dumped is None else msgspec.json.decode(dumped))
+        await app.verify("r1")

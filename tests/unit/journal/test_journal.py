@@ -15,7 +15,7 @@ from limpet.errors import InvalidArgument, InvalidPatch, LeaseLost, NewerVersion
 from limpet.events import AnyBody, Codec, Event, PlanItem, Revision, StatePatch, Wait, canonical, inline, parse
 from limpet.events import bodies as b
 from limpet.events.values import encode
-from limpet.journal import Journal, load, verify_run
+from limpet.journal import Journal, load, load_whole, verify_run
 from limpet.journal.snapshots import save
 from limpet.state import Fold, fold
 from limpet.stores import Create, Inline
@@ -401,8 +401,16 @@ async def test_blobs_of_late_results_are_not_collected(world: World) -> None:
 class Learning:
     """A learner that records the sequences of the events."""
 
+    is_partial = False
+
     def __init__(self) -> None:
         self.learnt: list[int] = []
+
+    def fresh(self) -> "Learning":
+        return Learning()
+
+    def recover(self, fresh: "Learning") -> None:
+        self.learnt, self.is_partial = fresh.learnt, False
 
     def learn(self, event: Event, body: AnyBody, fold: Fold) -> None:  # noqa: ARG002
         self.learnt.append(event.seq)
@@ -413,6 +421,23 @@ class Learning:
     def restore(self, data: bytes) -> bool:
         self.learnt[:] = parse(data)
         return True
+
+
+async def test_a_learner_that_has_forgotten_something_learns_the_log_again(world: World) -> None:
+    """The snapshot contains the dump of the whole log, and the learner has everything again."""
+    await world.create("r1")
+    await world.worker()
+    [claimed] = await world.claim()
+    learning = Learning()
+    journal = await Journal.open(world.store, claimed, world.clock.now, learner=learning)
+    await journal.append(*(b.StatePatched(name=f"patch#{n}", patch=StatePatch(goal="x" * 4000)) for n in range(20)))
+    learning.learnt, learning.is_partial = learning.learnt[10:], True
+    assert await snapshot_if_due(journal)
+    assert (learning.learnt, learning.is_partial) == (list(range(1, 23)), False)
+    [(seq, _)] = await world.store.snapshots("r1")
+    again = Learning()
+    await load_whole(world.store, "r1", at_most=seq, learner=again)
+    assert again.learnt == learning.learnt
 
 
 async def test_a_learners_data_is_kept_in_the_snapshot(world: World) -> None:

@@ -1,13 +1,14 @@
 """Arguments and results of a tool in the usual case, prepared when its first step starts."""
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 from msgspec import Struct
 
 from limpet.engine.definitions.types import TypeCodec
 from limpet.errors import InvalidValue
-from limpet.events import canonical
+from limpet.events import Payload, canonical
 from limpet.events.values import parse
 from limpet.secret import MARK
 from limpet.stores.blobs import INLINE
@@ -27,6 +28,11 @@ class BoundArguments(Struct, frozen=True, gc=False):
     """The same as canonical JSON."""
     passed: dict[str, Any]
     """For the function."""
+
+    @property
+    def digest(self) -> str:
+        """Digest of the encoded arguments."""
+        return sha256(self.encoded).hexdigest()
 
 
 class PlainCall:
@@ -75,6 +81,11 @@ class PlainCall:
         except InvalidValue:
             return None
         return None if len(encoded) > INLINE or MARKED in encoded else encoded
+
+    def load_recorded(self, output: Payload) -> Any:
+        """Return a recorded result. Raises InvalidValue if it does not match its type."""
+        plain = output.value()
+        return plain if self._result.is_unchanged(plain) else self._result.load(plain)
 
     def load(self, output: object, encoded: bytes) -> Any:
         """Return a result as every replay will return it. Raises InvalidValue if it does not match its type."""

@@ -2,7 +2,8 @@
 
 A call has one record, under its name in the log: the event that opened it, what happened since, and the event that
 settled it. Commands are kept by their sequence, because a wait names the command that ended it. Records of finished
-turns are dropped: the code never reaches them again.
+turns are dropped: the code never reaches them again. So are those of completed steps whose result the code has, unless
+a snapshot needs them.
 """
 
 from collections.abc import Iterator
@@ -105,6 +106,12 @@ class History:
         self.records: dict[str, Record] = {}
         self.considered: set[str] = set()
         """Steps for which something was asked or refused before they started; some may be gone by now."""
+        self.is_partial = False
+        """Whether records of steps were dropped that a snapshot would need."""
+        self._handed_over: set[str] = set()
+        """Steps whose result the code has, and whose end is not in the log yet."""
+        self._last_opened = 0
+        """Sequence of the last event that opened a call."""
         self.commands: dict[int, AnyBody] = {}
         """Answers, signals and returns, by sequence."""
         self.expired: dict[str, b.RequestExpired] = {}
@@ -156,7 +163,21 @@ class History:
     def is_last(self, name: str) -> bool:
         """Return whether no call was opened after this one ended."""
         end = self.records[name].end if name in self.records else None
-        return end is not None and all(record.seq <= end for record in self.records.values())
+        return end is not None and self._last_opened <= end
+
+    def hand_over(self, name: str) -> None:
+        """Note that the code has the result of a completed step. Nothing will ask for its record again.
+
+        A run in turns keeps it, because its snapshots contain the records of the current turn.
+        """
+        if self.turns:
+            return
+        self.is_partial = True
+        record = self.records.get(name)
+        if record is None or record.settled is None:
+            self._handed_over.add(name)
+        else:
+            self._drop(record)
 
     def learn(self, event: Event, body: AnyBody) -> None:  # noqa: C901, PLR0912, PLR0915 - one match over all kinds
         """Add the next event."""
@@ -270,14 +291,26 @@ class History:
         """Add a record."""
         if record.name not in self.records:
             self._scopes.setdefault(scope_of(record.name), []).append(record.name)
+        self._last_opened = max(self._last_opened, record.seq)
         if type(record.opened) in _BEFORE_STEPS:
             self.considered.add(record.name.rpartition("/")[0])
         self.records[record.name] = record
         return record
 
+    def recover(self, fresh: "History") -> None:
+        """Take over dropped records from a history of the same log, in the order of the log."""
+        own = self.records.copy()
+        self.records.clear()
+        for name, record in fresh.records.items():
+            self.records[name] = own.get(name, record)
+        self._scopes, self.is_partial = fresh._scopes, False
+
     def _settle(self, event: Event, body: Settling) -> None:
         record = self.records[body.name]
         record.settled, record.end, record.latest = body, event.seq, body
+        if body.name in self._handed_over:
+            self._handed_over.discard(body.name)
+            self._drop(record)
 
     def _take_signal(self, ended: b.WaitEnded) -> None:
         """Remove a signal that a wait has received."""
@@ -317,7 +350,11 @@ class History:
 
     def _drop(self, record: Record) -> None:
         del self.records[record.name]
-        self._scopes[scope_of(record.name)].remove(record.name)
+        names = self._scopes[scope_of(record.name)]
+        if names[-1] == record.name:
+            names.pop()
+        else:
+            names.remove(record.name)
 
     def _begin_turn(self, body: b.TurnStarted) -> None:
         """Drop the records of the previous turn, and the loops inside it."""

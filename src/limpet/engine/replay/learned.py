@@ -186,6 +186,19 @@ class Learned:
         if body.patch is not None:
             self.overrides.append((event.seq, body.patch))
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether a dump needs records that were dropped."""
+        return self.history.is_partial and bool(self.history.turns)
+
+    def fresh(self) -> "Learned":
+        """Return a new object that has learnt nothing yet."""
+        return Learned()
+
+    def recover(self, fresh: "Learned", /) -> None:
+        """Take over the records that were dropped, from a new object that has learnt the same log."""
+        self.history.recover(fresh.history)
+
     def dump(self) -> bytes | None:
         """Return the form that a snapshot stores, or None if the run has no turns, because that would save nothing."""
         history = self.history

@@ -34,14 +34,19 @@ class Lookup:
         record = self._history.records.get(name)
         if record is None:
             return None
-        for waiting in (self._not_reached, self._shared):
-            waiting.get(scope_of(name), {}).pop(name, None)
+        self.reach(name)
         if not isinstance(record.opened, kind):
             raise self._divergence(name, f"the log has {type(record.opened).__name__} at this point")
         runs_again = record.settled is None and not record.has_effect
         if record.has_other_args(asked, versions) and not runs_again and not record.shared:
             raise self._divergence(name, "the log has this call with other arguments")
         return record
+
+    def reach(self, name: str) -> None:
+        """Note that the code calls a recorded effect."""
+        for waiting in (self._not_reached, self._shared):
+            if waiting:
+                waiting.get(scope_of(name), {}).pop(name, None)
 
     def new_number(self) -> int:
         """Return the number of a step that is not recorded."""

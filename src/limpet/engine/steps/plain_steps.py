@@ -6,7 +6,6 @@ path in `steps.py`, which writes the same events.
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
-from hashlib import sha256
 from typing import Any
 
 from msgspec import Raw
@@ -16,6 +15,7 @@ from limpet.engine.definitions.plain_call import BoundArguments, PlainCall
 from limpet.engine.definitions.tools import Tool, idempotency_key
 from limpet.engine.execution.execution import Execution, current_caller, current_scope
 from limpet.engine.execution.step import Latest, Step
+from limpet.engine.replay.history import Record
 from limpet.engine.steps.attempts import ProgressReports
 from limpet.engine.steps.steps import Steps
 from limpet.errors import InvalidValue
@@ -23,6 +23,19 @@ from limpet.events import Payload
 from limpet.events import bodies as b
 
 __all__ = ["PlainSteps"]
+
+
+def _is_completed(record: Record, bound: BoundArguments) -> bool:
+    """Return whether a record has a plain result of the same call, made by this run itself."""
+    opened, settled = record.opened, record.settled
+    return (
+        isinstance(opened, b.StepStarted)
+        and isinstance(settled, b.StepCompleted)
+        and settled.output is not None
+        and settled.output.is_inline
+        and not (settled.output.versions or opened.args.versions or record.shared)
+        and opened.asked == bound.digest
+    )
 
 
 class PlainSteps:
@@ -46,17 +59,41 @@ class PlainSteps:
             return None
         bound, scope = plain.bind(args, kwargs), current_scope()
         name = scope.peek(tool.step_name)
-        if bound is None or name in self._records or name in self._considered:
+        if bound is None or name in self._considered:
+            return None
+        step, record = Step(tool, name, 0, bound.recorded, "", bound.encoded), self._records.get(name)
+        if record is not None and not _is_completed(record, bound):
             return None
         x.note_call()
         scope.take(tool.step_name, current_caller())
-        number = x.lookup.new_number()
-        x.lookup.note_step(name, number)
-        return self._run(Step(tool, name, number, bound.recorded, "", bound.encoded), plain, bound)
+        if record is None:
+            step.number = x.lookup.new_number()
+            x.lookup.note_step(name, step.number)
+            return self._run(step, plain, bound)
+        x.lookup.reach(name)
+        step.number = record.number or 0
+        x.lookup.note_step(name, step.number)
+        return self._recall(step, plain, record)
+
+    async def _recall(self, step: Step, plain: PlainCall, record: Record) -> Any:
+        """Return the recorded result of a step."""
+        x, settled, end = self._x, record.settled, record.end
+        assert isinstance(settled, b.StepCompleted)
+        assert settled.output is not None
+        assert end is not None
+        if not x.gate.is_free:
+            await x.gate.wait_until_open()
+        await x.recorder.enter(end)
+        try:
+            output = plain.load_recorded(settled.output)
+        except InvalidValue:
+            return await self._steps.outcome(step, settled)
+        x.history.hand_over(step.name)
+        return output
 
     async def _run(self, step: Step, plain: PlainCall, bound: BoundArguments) -> Any:
         x, is_effect = self._x, step.tool.traits.effect != "none"
-        step.args_digest = sha256(bound.encoded).hexdigest()
+        step.args_digest = bound.digest
         if (
             not x.gate.is_free
             or x.deadline is not None
@@ -93,6 +130,7 @@ class PlainSteps:
             return await self._steps.finish(step, latest)
         ticket = x.return_order.issue_ticket()
         await x.recorder.finish(ticket, "effect_returns" if is_effect else "step_returns")
+        x.history.hand_over(step.name)
         return output
 
     async def _call(self, step: Step, plain: PlainCall, bound: BoundArguments) -> tuple[Latest, Any]:

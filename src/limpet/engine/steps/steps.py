@@ -108,7 +108,7 @@ class Steps:
         if record is not None and record.settled is not None:
             assert record.end is not None
             await x.recorder.enter(record.end)
-            return await self._outcome(step, record.settled)
+            return await self.outcome(step, record.settled)
         await recall_late(x, step.name)
         return await self.finish(step, await self._last_event(step, record))
 
@@ -125,7 +125,7 @@ class Steps:
         self._invalidate(step, latest)
         ticket = x.return_order.issue_ticket()
         await x.recorder.finish(ticket, _checkpoint_moment(step.tool, latest))
-        return await self._outcome(step, latest)
+        return await self.outcome(step, latest)
 
     def _invalidate(self, step: Step, latest: Latest) -> None:
         """Mark data from the sources that the step changes as out of date, unless nothing was applied."""
@@ -522,7 +522,8 @@ class Steps:
 
     # Results
 
-    async def _outcome(self, step: Step, settled: AnyBody) -> Any:
+    async def outcome(self, step: Step, settled: AnyBody) -> Any:
+        """Return the result of a settled step, or raise its error."""
         match settled:
             case b.StepResolved(outcome="applied", output=None):
                 raise self._error(

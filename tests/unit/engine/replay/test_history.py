@@ -1,6 +1,6 @@
 """History: what the log has recorded about each call."""
 
-from limpet.events import StatePatch, inline
+from limpet.events import START, StatePatch, inline, seal_all
 from limpet.events import bodies as b
 from tests.unit.engine.replay.histories import FAILURE, completed, failed, history_of, started
 
@@ -172,3 +172,38 @@ def test_a_fork_can_override_results_of_shared_steps() -> None:
     record = history.records["a#1"]
     assert isinstance(record.settled, b.StepCompleted)
     assert (record.settled.output, record.end) == (inline("mended"), 2)
+
+
+def test_a_completed_step_is_dropped_when_the_code_has_its_result() -> None:
+    """Whether its end is stored before or after that."""
+    history = history_of(started("a#1"), completed("a#1"), started("b#1", 2))
+    history.hand_over("a#1")
+    history.hand_over("b#1")
+    assert (list(history.records), history.is_partial) == (["b#1"], True)
+    [_, _, _, end] = seal_all(
+        START,
+        "r1",
+        [started("a#1"), completed("a#1"), started("b#1", 2), completed("b#1", 2)],
+        time=0,
+        fence=1,
+        actor="w",
+    )
+    history.learn(end.event, end.body)
+    assert list(history.records) == []
+
+
+def test_a_run_in_turns_keeps_the_records_of_its_turn() -> None:
+    history = history_of(b.TurnStarted(loop="turns#1", number=1), started("turns#1/1/a#1"), completed("turns#1/1/a#1"))
+    history.hand_over("turns#1/1/a#1")
+    assert (list(history.records), history.is_partial) == (["turns#1/1/a#1"], False)
+
+
+def test_dropped_records_are_recovered_in_the_order_of_the_log() -> None:
+    log = started("a#1"), completed("a#1"), started("b#1", 2), started("c#1", 3), completed("c#1", 3)
+    history, fresh = history_of(*log), history_of(*log)
+    open_ = history.records["b#1"]
+    history.hand_over("c#1")
+    history.hand_over("a#1")
+    history.recover(fresh)
+    assert list(history.records) == ["a#1", "b#1", "c#1"]
+    assert (history.records["b#1"] is open_, history.is_partial) == (True, False)
