@@ -10,7 +10,7 @@ from typing import Any
 
 import limpet
 from limpet.events import bodies as b
-from limpet.stores import Store, writes
+from limpet.stores import Store, writer, writes
 from tests.crash.counting_service import request_service
 from tests.crash.jobs import KillSwitch
 
@@ -185,7 +185,7 @@ def install_kill(where: str) -> None:
     elif what in ("statements", "queries"):
         KillSwitch(int(place)).install(what)
     elif what == "alone":
-        switch = KillSwitch(int(place))
+        switch, writer.SLOW_COMMIT = KillSwitch(int(place)), 60  # however slow the disk is
         about_lone_commits(lambda *_: switch.hit())
     elif what:
         switch = KillSwitch(int(place))

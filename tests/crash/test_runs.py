@@ -178,6 +178,28 @@ async def test_a_run_killed_at_any_commit_is_continued_immediately(harness: RunH
     assert ended.count(KILLED) > len(ended) * 0.6
 
 
+async def test_a_run_killed_at_a_commit_on_its_event_loop_is_continued(tmp_path: Path, full: bool) -> None:
+    """Before and after each commit that the only run of a process does on the event loop itself."""
+    url = f"sqlite:///{tmp_path / 'limpet.db'}"
+    with Service() as service:
+        async with limpet.open(url, worker=False) as app:
+            harness = RunHarness(url, service, app)
+            answering = asyncio.create_task(harness.answer_all())
+
+            async def trial(place: int) -> int | None:
+                run = f"run-{place}"
+                ended = await harness.run_agent("errand", run, f"alone:{place}")
+                assert await harness.run_agent("errand", run) == 0
+                await harness.check_errand(run)
+                assert await harness.claims(run) == ([False, True] if ended == KILLED else [False])
+                return ended
+
+            ended = [await trial(place) for place in range(1, 30, 1 if full else 6)]
+            answering.cancel()
+    print(f"killed at {ended.count(KILLED)} places")
+    assert ended.count(KILLED) >= len(ended) // 2
+
+
 async def test_a_run_killed_in_a_tool_and_during_its_recovery_is_continued(harness: RunHarness, full: bool) -> None:
     """The effect was applied but not recorded; the next process dies at a commit or in the middle of an operation."""
 

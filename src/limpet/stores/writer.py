@@ -116,7 +116,8 @@ class Writer:
 
     def _committed_alone(self, extension: Extension) -> Any:
         """Commit an extension on this thread if its run is the only one that writes; None if that was not possible."""
-        if self._queue or self._busy or self._broken or not self._lone.may_commit(extension.run):
+        may_commit = self._lone.may_commit(extension.run)
+        if not may_commit or self._queue or self._busy or self._broken:
             return None
         if not self._at_work.acquire(blocking=False):
             return None

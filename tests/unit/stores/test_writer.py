@@ -197,3 +197,42 @@ def test_a_closed_event_loop_does_not_stop_the_writer() -> None:
     assert asyncio.run(writer.submit(op())) == 1
     writer.close()
     threads.close()
+
+
+async def test_operations_of_one_iteration_share_a_commit() -> None:
+    """The writer is woken once for all of them."""
+    recorder, threads = Recorder(), Threads()
+    writer = Writer(threads.lane("test"), recorder.commit, never_now, nothing, NoListeners())
+    recorder.go_on.release(1)
+    assert await asyncio.gather(*(writer.submit(op()) for _ in range(5))) == [5] * 5
+    assert recorder.batches == [5]
+    writer.close()
+    threads.close()
+
+
+async def test_a_blocked_event_loop_does_not_delay_the_operations_of_another() -> None:
+    """A lease is renewed on a loop of its own, whatever the agents' loop does."""
+    recorder, threads = Recorder(), Threads()
+    writer = Writer(threads.lane("test"), recorder.commit, never_now, nothing, NoListeners())
+    recorder.go_on.release(2)
+    first = asyncio.create_task(writer.submit(op()))
+    await asyncio.sleep(0)  # noqa: TID251 - the task submits its operation
+    other = threading.Thread(target=lambda: asyncio.run(writer.submit(op())), daemon=True)
+    other.start()
+    other.join(timeout=30)  # this loop is blocked meanwhile
+    assert not other.is_alive()
+    assert recorder.batches == [2]
+    await first
+    writer.close()
+    threads.close()
+
+
+async def test_closing_commits_what_was_submitted() -> None:
+    recorder, threads = Recorder(), Threads()
+    writer = Writer(threads.lane("test"), recorder.commit, never_now, nothing, NoListeners())
+    recorder.go_on.release(1)
+    submitted = asyncio.create_task(writer.submit(op()))
+    await asyncio.sleep(0)  # noqa: TID251 - the task submits its operation
+    writer.close()
+    assert await submitted == 1
+    threads.close()

@@ -6,6 +6,7 @@ is found before it is repeated. Row locks of a transaction that is still ending 
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from select import select
 from threading import Event as Flag
 from threading import RLock
 from time import monotonic
@@ -64,10 +65,8 @@ PATIENCE = "20s"
 """How long to wait for an unavailable server."""
 PAUSE = 0.1
 COLLISIONS = 100
-SLICE = 0.05
-"""Seconds between two checks whether a listener should stop."""
-POLL_EVERY = {True: 5, False: 1}
-"""Number of slices between two polls of the sequence, with and without LISTEN."""
+POLL_EVERY = {True: 0.25, False: 0.05}
+"""Seconds between two polls of the sequence, with and without LISTEN."""
 
 
 class PostgresBackend(SqlReads):
@@ -364,12 +363,10 @@ class PostgresBackend(SqlReads):
             try:
                 if listening:
                     query(db, self._sql["listen"])
-                seen, until, slices = -1, 0, 0
+                seen, until = -1, 0
                 while not stop.is_set():
-                    slices += 1
-                    notified = _notified(db, stop) if listening else stop.wait(SLICE)
-                    if slices % POLL_EVERY[listening] and not notified and seen >= 0:
-                        continue
+                    pause = POLL_EVERY[listening] if seen >= 0 else 0
+                    notified = _is_notified(db, pause) if listening else stop.wait(pause)
                     [(last, oldest, newest)] = query(db, looking)
                     if last != seen:  # Visible to all only when every transaction of this moment has ended.
                         seen, until = last, newest
@@ -503,12 +500,12 @@ def _meaning(error: psycopg.Error) -> Exception:
     return translated(error)
 
 
-def _notified(db: Connection, stop: Flag) -> bool:
-    """Return whether a notification arrived within a slice of time; simultaneous ones count once."""
-    notified = False
-    for _ in db.notifies(timeout=SLICE, stop_after=1):
-        notified = True
-    return notified and not stop.is_set()
+def _is_notified(db: Connection, pause: float) -> bool:
+    """Wait for a notification, at most for a pause, and return whether one arrived; several count once."""
+    if list(db.notifies(timeout=0)):  # arrived during the last query
+        return True
+    readable, _, _ = select([db.pgconn.socket], [], [], pause)
+    return bool(readable) and bool(list(db.notifies(timeout=0)))
 
 
 def _gone(error: BaseException) -> ConnectionLost | StaleServer:
