@@ -27,7 +27,7 @@ from limpet.cli.options import (
     pair_of,
 )
 from limpet.cli.output import print_json, print_text
-from limpet.service import App
+from limpet.service.app import App
 from limpet.service.replay import Replay, ReplayCheck
 from limpet.service.resolve import find_run
 from limpet.service.views import LIVE
