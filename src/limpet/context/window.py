@@ -123,19 +123,25 @@ def ranges_of(seqs: Iterable[int]) -> tuple[tuple[int, int], ...]:
     return tuple((first, last) for first, last in found)
 
 
-def units(items: Sequence[Item]) -> Iterator[list[Item]]:
+def units(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
     """Group messages that belong together, in order: a message with tool calls, and their results."""
-    unit: list[Item] = []
-    open_: set[str] = set()
-    for item in items:
-        if unit and not (item.call and item.call in open_):
-            yield unit
-            unit = []
-            open_ = set()
-        unit.append(item)
-        open_ |= set(item.calls)
-    if unit:
-        yield unit
+    return (items[unit.start : unit.stop] for unit in _units(items))
+
+
+def _units(items: Sequence[Item]) -> list[range]:
+    """Return the places of the messages of each unit."""
+    found: list[range] = []
+    start, open_ = 0, set[str]()
+    for place, item in enumerate(items):
+        if place > start and not (item.call and item.call in open_):
+            found.append(range(start, place))
+            start = place
+            open_.clear()
+        if item.calls:
+            open_.update(item.calls)
+    if items:
+        found.append(range(start, len(items)))
+    return found
 
 
 def select(items: Sequence[Item], room: int) -> Selected:
@@ -144,20 +150,20 @@ def select(items: Sequence[Item], room: int) -> Selected:
     The last unit and pinned units come first, and are cut if needed. Nothing is selected if even the last unit does not
     fit when cut as far as possible.
     """
-    all_units = list(_placed(items))
-    chosen = _wanted(all_units, room)
-    size = sum(_size(all_units[place]) for place in chosen)
+    found = _units(items)
+    chosen = _wanted(items, found, room)
+    size = sum(_size(items, unit) for unit in chosen)
     if size > room:
-        return _selected(items, all_units, chosen, _level(all_units, chosen, room))
-    for place in reversed(range(len(all_units))):
-        if place in chosen:
+        return _selected(items, chosen, _level([items[place] for unit in chosen for place in unit], room))
+    for unit in reversed(found):
+        if unit in chosen:
             continue
-        more = _size(all_units[place])
+        more = _size(items, unit)
         if size + more > room:
             break
-        chosen.add(place)
+        chosen.add(unit)
         size += more
-    return _selected(items, all_units, chosen, None)
+    return _selected(items, chosen, None)
 
 
 def oldest(items: Sequence[Item], sizes: Sequence[int], keep: int, room: int) -> list[int]:
@@ -200,35 +206,22 @@ def has_outgrown(sizes: Sequence[int], above: int, tried_at: int | None) -> bool
     return (size - above) // quarter > (sum(sizes[:tried_at]) - above) // quarter
 
 
-Unit = list[tuple[int, Item]]
-
-
-def _placed(items: Sequence[Item]) -> Iterator[Unit]:
-    """Group into units, each message with its index."""
-    place = 0
-    for unit in units(items):
-        yield [(place + number, item) for number, item in enumerate(unit)]
-        place += len(unit)
-
-
-def _wanted(all_units: Sequence[Unit], room: int) -> set[int]:
+def _wanted(items: Sequence[Item], found: Sequence[range], room: int) -> set[range]:
     """Return the last unit and the pinned ones, newest first, as many as fit when cut."""
-    pinned = [place for place, unit in enumerate(all_units) if any(item.pinned for _, item in unit)]
-    last = len(all_units) - 1
-    found: set[int] = set()
+    *others, last = found or [range(0)]
+    pinned = [unit for unit in others if any(items[place].pinned for place in unit)]
+    wanted: set[range] = set()
     used = 0
-    for place in (last, *(each for each in reversed(pinned) if each != last)):
-        more = sum(_least(item) + EACH for _, item in all_units[place]) if place >= 0 else 0
-        if place < 0 or used + more > room:
+    for unit in (last, *reversed(pinned)):
+        used += sum(_least(items[place]) + EACH for place in unit)
+        if not unit or used > room:
             break
-        found.add(place)
-        used += more
-    return found
+        wanted.add(unit)
+    return wanted
 
 
-def _level(all_units: Sequence[Unit], chosen: set[int], room: int) -> int:
+def _level(items: Sequence[Item], room: int) -> int:
     """Return the size limit per message with which all of them fit; smaller messages stay whole."""
-    items = [item for place in chosen for _, item in all_units[place]]
     low, high = 0, max((item.size for item in items), default=0)
     while low < high:
         middle = (low + high + 1) // 2
@@ -248,12 +241,12 @@ def _cut_to(item: Item, limit: int) -> int:
     return max(_least(item), min(item.size, limit))
 
 
-def _selected(items: Sequence[Item], all_units: Sequence[Unit], chosen: set[int], limit: int | None) -> Selected:
-    seen = [each for place in sorted(chosen) for each in all_units[place]]
-    size = sum((item.size if limit is None else _cut_to(item, limit)) + EACH for _, item in seen)
-    places, seqs = tuple(place for place, _ in seen), tuple(item.seq for _, item in seen)
-    return Selected(places, seqs, len(items) - len(seen), size, limit)
+def _selected(items: Sequence[Item], chosen: Iterable[range], limit: int | None) -> Selected:
+    places = tuple(sorted(place for unit in chosen for place in unit))
+    seen = [items[place] for place in places]
+    size = sum((item.size if limit is None else _cut_to(item, limit)) + EACH for item in seen)
+    return Selected(places, tuple(item.seq for item in seen), len(items) - len(seen), size, limit)
 
 
-def _size(unit: Iterable[tuple[int, Item]]) -> int:
-    return sum(item.size + EACH for _, item in unit)
+def _size(items: Sequence[Item], unit: range) -> int:
+    return sum(items[place].size + EACH for place in unit)

@@ -149,6 +149,8 @@ def repair(said: Sequence[StoredMessage], run: str = "") -> RepairedTranscript:
 
     `run` is the run that reads them. Calls of other runs may still be running.
     """
+    if all(each.message.text and not each.message.calls and each.message.role != "tool" for each in said):
+        return RepairedTranscript(tuple(said), ())
     faults: list[str] = []
     distinct = _distinct(said, faults)
     results = _results(distinct, faults)
@@ -183,11 +185,11 @@ def _distinct(said: Sequence[StoredMessage], faults: list[str]) -> list[StoredMe
                 latest.setdefault(call.id, []).extend({id} - answered)  # an inserted result has that id
             made.add(id)
             calls.append(call if id == call.id else structs.replace(call, id=id))
-        if calls:
+        if any(call is not other for call, other in zip(calls, message.calls, strict=True)):
             message = structs.replace(message, calls=tuple(calls))
-        elif message.role == "tool" and latest.get(message.call):
+        elif not calls and message.role == "tool" and latest.get(message.call):
             message = structs.replace(message, call=latest[message.call].pop())
-        found.append(each._replace(message=message))
+        found.append(each if message is each.message else each._replace(message=message))
     return found
 
 
@@ -221,4 +223,5 @@ def _answers(
                 faults.append(f"message {each.seq} calls {call.name}, but has no result")
             text = UNDER_WAY if is_others else NO_RESULT
             result = StoredMessage(0, PromptMessage(role="tool", text=text, call=call.id), run=each.run)
-        yield result._replace(message=structs.replace(result.message, tool=call.name))
+        is_named = result.message.tool == call.name
+        yield result if is_named else result._replace(message=structs.replace(result.message, tool=call.name))

@@ -16,7 +16,7 @@ from limpet.events import bodies as b
 from limpet.events.values import encode
 from limpet.journal import ConversationWriter
 from limpet.llm.model import Prompt, PromptMessage, Reply, ToolCall
-from limpet.llm.prompt import MAX_REPLY, SUMMARY, item_of, size_of, spec_size
+from limpet.llm.prompt import MAX_REPLY, SUMMARY, item_of
 from limpet.llm.transcript import UNDER_WAY, StoredMessage, repair
 from limpet.state import AgentState
 from limpet.state.patch import Working
@@ -47,7 +47,7 @@ SAID = st.lists(st.tuples(MESSAGES, st.integers(0, 5).map(lambda number: number 
 
 def window_use(request: Prompt) -> int:
     """Return the tokens that a prompt and its reply need."""
-    texts = sum(size_of(each) for each in request.messages)
+    texts = sum(each.size for each in request.messages)
     tools = sum(
         tokens(each.name) + tokens(each.description) + tokens(canonical(each.schema).decode()) for each in request.tools
     )
@@ -401,7 +401,7 @@ async def test_pinned_messages_survive_summaries() -> None:
 def test_tools_and_the_reply_count_toward_the_window() -> None:
     agent = long_agent("windows_costs", 1, [])
     llm = agent.llm.frame
-    assert llm.room + MAX_REPLY + sum(map(spec_size, llm.tools)) < llm.window
+    assert llm.room + MAX_REPLY + sum(each.size for each in llm.tools) < llm.window
     assert isinstance(item_of(StoredMessage(2, PromptMessage(role="user", text="x"))), Item)
     with pytest.raises(limpet.ContextTooSmall):
         limpet.llm_agent("windows_tiny", model=ScriptedModel("x"), instructions="Go on.", window=4_000)
