@@ -4,7 +4,7 @@ A tool call and its result are selected together or not at all. Omissions are ma
 part for the whole.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from limpet.events import Limits
@@ -123,24 +123,30 @@ def ranges_of(seqs: Iterable[int]) -> tuple[tuple[int, int], ...]:
     return tuple((first, last) for first, last in found)
 
 
-def units(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    """Group messages that belong together, in order: a message with tool calls, and their results."""
-    return (items[unit.start : unit.stop] for unit in _units(items))
+class Unit(NamedTuple):
+    """Messages that belong together: a message with tool calls, and their results."""
+
+    places: range
+    size: int
+    """Size in tokens."""
+    pinned: bool
 
 
-def _units(items: Sequence[Item]) -> list[range]:
-    """Return the places of the messages of each unit."""
-    found: list[range] = []
-    start, open_ = 0, set[str]()
+def units(items: Sequence[Item]) -> list[Unit]:
+    """Group messages that belong together, in order."""
+    found: list[Unit] = []
+    start, size, pinned, open_ = 0, 0, False, set[str]()
     for place, item in enumerate(items):
         if place > start and not (item.call and item.call in open_):
-            found.append(range(start, place))
-            start = place
+            found.append(Unit(range(start, place), size, pinned))
+            start, size, pinned = place, 0, False
             open_.clear()
+        size += item.size + EACH
+        pinned = pinned or item.pinned
         if item.calls:
             open_.update(item.calls)
     if items:
-        found.append(range(start, len(items)))
+        found.append(Unit(range(start, len(items)), size, pinned))
     return found
 
 
@@ -150,20 +156,24 @@ def select(items: Sequence[Item], room: int) -> Selected:
     The last unit and pinned units come first, and are cut if needed. Nothing is selected if even the last unit does not
     fit when cut as far as possible.
     """
-    found = _units(items)
+    found = units(items)
     chosen = _wanted(items, found, room)
-    size = sum(_size(items, unit) for unit in chosen)
+    size = sum(found[number].size for number in chosen)
+    limit = None
     if size > room:
-        return _selected(items, chosen, _level([items[place] for unit in chosen for place in unit], room))
-    for unit in reversed(found):
-        if unit in chosen:
-            continue
-        more = _size(items, unit)
-        if size + more > room:
-            break
-        chosen.add(unit)
-        size += more
-    return _selected(items, chosen, None)
+        cut = [items[place] for number in chosen for place in found[number].places]
+        limit = _level(cut, room)
+        size = sum(_cut_to(item, limit) + EACH for item in cut)
+    else:
+        for number in reversed(range(len(found))):
+            if number in chosen:
+                continue
+            if size + found[number].size > room:
+                break
+            chosen.add(number)
+            size += found[number].size
+    places = tuple(place for number in sorted(chosen) for place in found[number].places)
+    return Selected(places, tuple(items[place].seq for place in places), len(items) - len(places), size, limit)
 
 
 def oldest(items: Sequence[Item], sizes: Sequence[int], keep: int, room: int) -> list[int]:
@@ -177,14 +187,14 @@ def oldest(items: Sequence[Item], sizes: Sequence[int], keep: int, room: int) ->
     first = newest.places[0] if newest.places else len(items)
     since = min((item.seq for item in items[first:] if item.seq), default=1 << 62)
     found: list[int] = []
-    place = used = 0
+    used = 0
     for unit in units(items):
-        begin, place = place, place + len(unit)
-        used += sum(sizes[begin:place])
-        if begin >= first or unit[0].seq > since or (found and used > room):
+        begin, members = unit.places.start, [items[place] for place in unit.places]
+        used += sum(sizes[place] for place in unit.places)
+        if begin >= first or members[0].seq > since or (found and used > room):
             break
-        if all(0 < item.seq < since and not item.pinned for item in unit) and _is_complete(unit):
-            found += range(begin, place)
+        if not unit.pinned and all(0 < item.seq < since for item in members) and _is_complete(members):
+            found += unit.places
     return found
 
 
@@ -206,17 +216,17 @@ def has_outgrown(sizes: Sequence[int], above: int, tried_at: int | None) -> bool
     return (size - above) // quarter > (sum(sizes[:tried_at]) - above) // quarter
 
 
-def _wanted(items: Sequence[Item], found: Sequence[range], room: int) -> set[range]:
-    """Return the last unit and the pinned ones, newest first, as many as fit when cut."""
-    *others, last = found or [range(0)]
-    pinned = [unit for unit in others if any(items[place].pinned for place in unit)]
-    wanted: set[range] = set()
+def _wanted(items: Sequence[Item], found: Sequence[Unit], room: int) -> set[int]:
+    """Return the numbers of the last unit and the pinned ones, newest first, as many as fit when cut."""
+    last = len(found) - 1
+    pinned = [number for number, unit in enumerate(found[:-1]) if unit.pinned]
+    wanted: set[int] = set()
     used = 0
-    for unit in (last, *reversed(pinned)):
-        used += sum(_least(items[place]) + EACH for place in unit)
-        if not unit or used > room:
+    for number in (last, *reversed(pinned)) if found else ():
+        used += sum(_least(items[place]) + EACH for place in found[number].places)
+        if used > room:
             break
-        wanted.add(unit)
+        wanted.add(number)
     return wanted
 
 
@@ -239,14 +249,3 @@ def _least(item: Item) -> int:
 def _cut_to(item: Item, limit: int) -> int:
     """Return the size of a message that is cut to a limit, as far as it can be cut."""
     return max(_least(item), min(item.size, limit))
-
-
-def _selected(items: Sequence[Item], chosen: Iterable[range], limit: int | None) -> Selected:
-    places = tuple(sorted(place for unit in chosen for place in unit))
-    seen = [items[place] for place in places]
-    size = sum((item.size if limit is None else _cut_to(item, limit)) + EACH for item in seen)
-    return Selected(places, tuple(item.seq for item in seen), len(items) - len(seen), size, limit)
-
-
-def _size(items: Sequence[Item], unit: range) -> int:
-    return sum(items[place].size + EACH for place in unit)

@@ -39,7 +39,6 @@ from limpet.llm.prompt import (
     choose_context,
     digest_of,
     frame_name,
-    item_of,
     plain,
     read_context,
     summary_line,
@@ -263,7 +262,7 @@ class _Loop:
             return None
         reply = await self._choose(context)
         self._asked = x.last_step()
-        calls = unique_calls(reply.calls, [each.message for each in context.messages])
+        calls = unique_calls(reply.calls, (each.message for each in context.messages))
         await self._record_reply(reply, calls)
         if await self._interrupts.is_interrupted(
             "late", f"{current_scope().path}call-", x.peek_name("results"), x.peek_name("say")
@@ -522,7 +521,7 @@ class _Loop:
         if not self._should_compact(said, above):
             return False
         lines = [tokens(summary_line(each)) + 1 for each in said]
-        old = [said[place] for place in to_summarise([*map(item_of, said)], lines, keep, room, context.summary)]
+        old = [said[place] for place in to_summarise([each.item for each in said], lines, keep, room, context.summary)]
         summary = await self._summary(context, old) if old else ""
         if not summary:
             return False

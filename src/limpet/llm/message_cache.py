@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-import msgspec
-
 from limpet.context.window import BYTES, EACH, tokens_of
 from limpet.engine.run.conversation import text_of
+from limpet.events import Payload
 from limpet.events import bodies as b
 from limpet.journal import Entry, Summary, entries
 from limpet.llm.transcript import StoredMessage, message_of
@@ -36,6 +35,8 @@ class ReadEntry:
     """Approximate size in tokens; 0 for a summary."""
     said: StoredMessage | None = None
     """The message; None for a summary."""
+    reply: Payload | None = None
+    """The recorded reply of the message, which has its reasoning data."""
     text: str = ""
     """Text of a summary."""
     reasoned: StoredMessage | None = None
@@ -136,7 +137,9 @@ async def _extended(store: Store, conversation: str, known: ReadMessages, upto: 
 
 
 def _unread(entry: Entry | Summary) -> ReadEntry:
-    return ReadEntry(entry, tokens_of(entry.content.size) + EACH if isinstance(entry, Entry) else 0)
+    if isinstance(entry, Summary):
+        return ReadEntry(entry, 0)
+    return ReadEntry(entry, tokens_of(entry.content.size) + EACH, reply=entry.message.reply)
 
 
 def _newest(found: Sequence[ReadEntry], most: int) -> tuple[Sequence[ReadEntry], bool]:
@@ -181,5 +184,4 @@ def _name_tools(found: Sequence[ReadEntry], tools: dict[str, str]) -> None:
     """Add the name of its tool to each result, which some providers need."""
     for each in found:
         if each.said is not None and each.said.message.call in tools:
-            message = msgspec.structs.replace(each.said.message, tool=tools[each.said.message.call])
-            each.said = each.said._replace(message=message)
+            each.said = each.said.with_message(tool=tools[each.said.message.call])

@@ -13,13 +13,13 @@ import msgspec
 from msgspec import Struct
 
 from limpet.context.slice import describe
-from limpet.context.window import LEAST, Item, Selected, bound_results, select, short, tokens, units
+from limpet.context.window import LEAST, Selected, bound_results, select, short, tokens, units
 from limpet.errors import ContextTooSmall
-from limpet.events import Limits, Payload, canonical
+from limpet.events import Limits, canonical
 from limpet.events.values import encode
-from limpet.journal import Entry, Summary
+from limpet.journal import Summary
 from limpet.llm.message_cache import MessageCache, ReadEntry, read_messages
-from limpet.llm.model import Prompt, PromptMessage, Thoughts, ToolSpec
+from limpet.llm.model import Prompt, PromptMessage, ToolSpec
 from limpet.llm.transcript import StoredMessage, repair, reply_of
 from limpet.state import AgentState
 from limpet.stores import Store
@@ -36,7 +36,6 @@ __all__ = [
     "choose_context",
     "digest_of",
     "frame_name",
-    "item_of",
     "plain",
     "read_context",
     "summary_line",
@@ -114,7 +113,7 @@ async def _add_reasoning(
 
     Replies of other runs in the same conversation do not count once this run has said something.
     """
-    recorded = {each.entry.seq: each for each in found if _reply_of(each) is not None}
+    recorded = {each.entry.seq: each for each in found if each.reply is not None}
     if not recorded:
         return tuple(said)
     begun = next((place for place, each in enumerate(said) if each.run == run), len(said))
@@ -129,27 +128,18 @@ async def _add_reasoning(
     return (*said[:since], *(_reasoned(each, recorded.get(each.seq)) for each in said[since:]))
 
 
-def _reply_of(each: ReadEntry) -> Payload | None:
-    """Return the recorded reply of a message, which has its reasoning data."""
-    return each.entry.message.reply if isinstance(each.entry, Entry) else None
-
-
 async def _read_reasoning(store: Store, found: Sequence[ReadEntry]) -> None:
-    replies = await store.unpack_all([reply for each in found if (reply := _reply_of(each)) is not None])
+    replies = await store.unpack_all([each.reply for each in found if each.reply is not None])
     for each, reply in zip(found, replies, strict=True):
         assert each.said is not None
-        each.reasoned = _with_reasoning(each.said, reply_of(reply).thoughts)
+        each.reasoned = each.said.with_message(thoughts=reply_of(reply).thoughts)
 
 
 def _reasoned(said: StoredMessage, read: ReadEntry | None) -> StoredMessage:
     """Return a message with the reasoning data that was read, also if the message was repaired."""
     if read is None or read.reasoned is None:
         return said
-    return read.reasoned if said is read.said else _with_reasoning(said, read.reasoned.message.thoughts)
-
-
-def _with_reasoning(said: StoredMessage, thoughts: Thoughts | None) -> StoredMessage:
-    return said._replace(message=msgspec.structs.replace(said.message, thoughts=thoughts))
+    return read.reasoned if said is read.said else said.with_message(thoughts=read.reasoned.message.thoughts)
 
 
 class ContextView(NamedTuple):
@@ -182,7 +172,7 @@ BuildContext = Callable[[ContextView], ContextChoice]
 def choose_context(view: ContextView) -> ContextChoice:
     """Use up to a third of the room for the state, the rest for the newest messages. The default `build_context`."""
     known = describe(view.state, since=view.since, room=view.room // 3)
-    return ContextChoice(known, select([item_of(each) for each in view.said], view.room - tokens(known)))
+    return ContextChoice(known, select([each.item for each in view.said], view.room - tokens(known)))
 
 
 class BuiltPrompt(NamedTuple):
@@ -211,10 +201,10 @@ def build_prompt(frame: Frame, context: Context, at: PromptState, choose: BuildC
     chosen = choice.chosen
     if context.messages and not chosen.places:
         if any(each.message.thoughts is not None for each in context.messages):
-            bare = tuple(_with_reasoning(each, None) for each in context.messages)
+            bare = tuple(each.with_message(thoughts=None) for each in context.messages)
             return build_prompt(frame, context._replace(messages=bare), at, choose)
-        *_, last = units([item_of(each) for each in context.messages])
-        needed = frame.window - view.room + sum(item.size for item in last)
+        items = [each.item for each in context.messages]
+        needed = frame.window - view.room + sum(items[place].size for place in units(items)[-1].places)
         raise ContextTooSmall(needed=needed, window=frame.window)
     shown = [context.messages[place].message for place in chosen.places]
     if chosen.limit is not None:
@@ -231,7 +221,7 @@ def _bounded(context: Context, limits: Limits | None) -> Context:
         return context
     texts = bound_results([(each.message.role, each.message.text) for each in context.messages], limits)
     messages = (
-        each if text is each.message.text else each._replace(message=msgspec.structs.replace(each.message, text=text))
+        each if text is each.message.text else each.with_message(text=text)
         for each, text in zip(context.messages, texts, strict=True)
     )
     return context._replace(messages=tuple(messages))
@@ -290,13 +280,6 @@ def _left_out(chosen: Selected, context: Context) -> str:
     if not chosen.left_out and not context.has_older:
         return ""
     return f"({'More than ' if context.has_older else ''}{chosen.left_out} earlier messages are not shown.)"
-
-
-def item_of(said: StoredMessage) -> Item:
-    """Return the properties of a message that its selection depends on."""
-    message = said.message
-    calls = tuple(call.id for call in message.calls) if message.calls else ()
-    return Item(said.seq, message.role, message.size, calls, message.call, said.pinned, message.least_size)
 
 
 def _cut(message: PromptMessage, limit: int) -> PromptMessage:

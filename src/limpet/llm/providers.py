@@ -41,6 +41,8 @@ WITH_RETRY_AFTER = (429, 503)
 
 def unique_calls(calls: Iterable[ToolCall], messages: Iterable[PromptMessage]) -> tuple[ToolCall, ...]:
     """Give each call an id that is unique in its conversation."""
+    if not (calls := tuple(calls)):
+        return ()
     taken = {call.id for message in messages for call in message.calls}
     found: list[ToolCall] = []
     for call in calls:
