@@ -355,10 +355,10 @@ class _Loop:
 
             def on_text(piece: str) -> None:
                 pieces.append(piece)
-                call.partial(join_surrogates("".join(pieces)))
+                call._partial_from(lambda: join_surrogates("".join(pieces)) if pieces else None)
 
             reply = await llm.model().reply(request, on_text=on_text)
-            call.partial_value = None  # the recorded result replaces it
+            pieces.clear()  # the recorded result replaces the partial one
             usage, cost = reply.usage, cost_of(reply.usage, llm.prices, reference["model"])
             call.spent(tokens=usage.input_tokens + usage.output_tokens, cost=cost)
             # Replace lone surrogates: the reply was paid for, so storing it must not fail.

@@ -10,6 +10,8 @@ import pytest
 
 import limpet
 from limpet.clock import SystemClock
+from limpet.context import window
+from limpet.engine.definitions import call_context
 from limpet.events import Event, inline
 from limpet.events import bodies as b
 from limpet.journal import ConversationWriter
@@ -62,7 +64,7 @@ async def fill(store: Store, count: int) -> None:
 def counted(store: Store) -> Iterator[Counter[str]]:
     """Count the work on messages: rows that are read, events that are decoded, and texts whose tokens are counted."""
     found: Counter[str] = Counter()
-    read, decode, tokens = store._backend.read, Event.decode, model.tokens
+    read, decode, tokens = store._backend.read, Event.decode, window.tokens
 
     def reading(run: str, *args: Any) -> Any:
         rows = read(run, *args)
@@ -137,3 +139,20 @@ async def test_later_turns_of_a_run_read_and_count_only_new_messages(tmp_path: P
         assert found["rows"] <= 41 * 3 + 5
         assert found["decoded"] <= 41 * 2 + 5
         assert found["counted"] <= 41
+
+
+async def test_a_reply_in_many_pieces_is_packed_once_for_each_record(tmp_path: Path) -> None:
+    """Not once for each piece: that would cost the square of the length of the reply."""
+    words = "word " * 500
+    packed = list[Any]()
+
+    def packing(value: Any) -> Any:
+        packed.append(value)
+        return inline(value)
+
+    agent = limpet.llm_agent("turn_costs_streamer", model=ScriptedModel(words), instructions="Talk.")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(call_context, "inline", packing)
+        async with limpet.open(f"sqlite:///{tmp_path}/limpet.db", agents=[agent]) as app:
+            assert await app.run(agent, "go") == words
+    assert len(packed) <= 2

@@ -33,14 +33,15 @@ class Talk:
         self.store, self.id = store, id
         self.writer = ConversationWriter(store, id, lambda: 1, "test", b.ConversationCreated())
         self.rows = 0
-        read = store._backend.read
+        backend: Any = store._backend
+        read = backend.read
 
         def counting(*args: Any) -> Any:
             found = read(*args)
             self.rows += len(found)
             return found
 
-        store._backend.read = counting  # type: ignore[method-assign]
+        backend.read = counting
 
     @property
     def head(self) -> int:
