@@ -71,10 +71,10 @@ def loaded(code: str, folder: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("code", "most"),
     [
-        pytest.param("import limpet", 60, id="import"),
-        pytest.param(FIRST_STEP + ASYNC, 420, id="first step"),
-        pytest.param(FIRST_STEP + BLOCKING, 420, id="first step, blocking"),
-        pytest.param(HELP, 180, id="help"),
+        pytest.param("import limpet", 45, id="import"),
+        pytest.param(FIRST_STEP + ASYNC, 410, id="first step"),
+        pytest.param(FIRST_STEP + BLOCKING, 410, id="first step, blocking"),
+        pytest.param(HELP, 175, id="help"),
     ],
 )
 def test_a_fresh_process_loads_no_optional_part(code: str, most: int, tmp_path: Path) -> None:

@@ -62,9 +62,9 @@ async def fill(store: Store, count: int) -> None:
 
 @contextmanager
 def counted(store: Store) -> Iterator[Counter[str]]:
-    """Count the work on messages: rows that are read, events that are decoded, and texts whose tokens are counted."""
+    """Count appends, and the work on messages: rows read, events decoded, and texts whose tokens are counted."""
     found: Counter[str] = Counter()
-    read, decode, tokens = store._backend.read, Event.decode, window.tokens
+    read, decode, tokens, append = store._backend.read, Event.decode, window.tokens, store.append
 
     def reading(run: str, *args: Any) -> Any:
         rows = read(run, *args)
@@ -79,7 +79,12 @@ def counted(store: Store) -> Iterator[Counter[str]]:
         found["counted"] += len(text) > 500
         return tokens(text)
 
+    async def appending(*legs: Any, **more: Any) -> Any:
+        found["appends"] += 1
+        return await append(*legs, **more)
+
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(store, "append", appending)
         patched.setattr(store._backend, "read", reading)
         patched.setattr(Event, "decode", decoding)
         patched.setattr(model, "tokens", counting)
@@ -139,6 +144,15 @@ async def test_later_turns_of_a_run_read_and_count_only_new_messages(tmp_path: P
         assert found["rows"] <= 41 * 3 + 5
         assert found["decoded"] <= 41 * 2 + 5
         assert found["counted"] <= 41
+
+
+async def test_the_start_of_a_turn_is_stored_with_its_first_events(tmp_path: Path) -> None:
+    """A turn has four appends: the model's reply, its message, the result of the tool, and its message."""
+    async with opened(f"sqlite:///{tmp_path}/limpet.db") as app:
+        with counted(app.store) as found:
+            handle = await app.start(looker, "go", conversation="c")
+            assert await handle.result() == "done"
+        assert found["appends"] <= 41 * 4 + 2
 
 
 async def test_a_reply_in_many_pieces_is_packed_once_for_each_record(tmp_path: Path) -> None:
