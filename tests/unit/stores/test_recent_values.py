@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from limpet import MasterKeys, NotFound, open_store
@@ -19,12 +20,20 @@ KEYS = MasterKeys(lambda: bytes(32))
 def test_the_oldest_values_are_dropped_when_there_are_too_many() -> None:
     """A value that is used again stays, and a large one is not kept."""
     values = RecentValues()
-    values.keep("large", bytes(LARGEST + 1))
+    values.keep_stored("large", bytes(LARGEST + 1))
     for number in range(MOST // LARGEST):
-        values.keep(f"{number}", bytes(LARGEST))
+        values.keep_stored(f"{number}", bytes(LARGEST))
     assert values.get("0") is not None
-    values.keep("new", bytes(LARGEST))
+    values.keep_stored("new", bytes(LARGEST))
     assert [name for name in ("large", "0", "1", "2", "new") if values.get(name) is not None] == ["0", "2", "new"]
+
+
+async def test_a_value_that_was_packed_and_never_stored_is_not_found(tmp_path: Path) -> None:
+    """Such as the result of an append that was refused."""
+    async with open_store(f"sqlite:///{tmp_path}/limpet.db") as store:
+        payload, _ = store.pack(VALUE)
+        with pytest.raises(NotFound):
+            await store.unpack(payload)
 
 
 def reads_of(store: Store) -> list[str]:
@@ -79,7 +88,8 @@ async def test_a_value_of_several_chunks_is_read_each_time(tmp_path: Path) -> No
 
 async def test_a_collected_value_is_not_found_in_memory(tmp_path: Path) -> None:
     async with open_store(f"sqlite:///{tmp_path}/limpet.db") as store:
-        payload, _ = store.pack(VALUE)
-        await store.collect_blobs()
+        payload = await store.put_blob(msgspec.json.encode(VALUE))
+        assert await store.unpack(payload) == VALUE
+        assert await store.collect_blobs(grace=0) == 1
         with pytest.raises(NotFound):
             await store.unpack(payload)

@@ -37,7 +37,7 @@ class Payloads(StoreBase):
         """Return an encoded value as a payload, with its blob if the value is large."""
         payload, blobs = pack_canonical(self.codec, data, inline=inline)
         for blob in blobs:
-            self._recent_values.keep(blob.id, data)
+            self._recent_values.keep_packed(blob.id, data)
         return payload, blobs
 
     async def unpack(self, payload: Payload) -> Any:
@@ -65,7 +65,7 @@ class Payloads(StoreBase):
         wanted = [name for name in names if name not in there and is_name(name)]
         for row, chunk in await self._ask(lambda: self._backend.small_blobs(wanted)) if wanted else ():
             there[row.id] = data = whole_blob(self.codec, row, chunk)
-            self._recent_values.keep(row.id, data)
+            self._recent_values.keep_stored(row.id, data)
         return there
 
     async def put_blob(self, data: bytes | AsyncIterable[bytes]) -> Payload:
