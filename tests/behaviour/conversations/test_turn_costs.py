@@ -135,24 +135,19 @@ async def test_the_first_turn_after_a_restart_reads_as_much_in_a_long_conversati
     assert work[1]["counted"] <= NEWEST + 4
 
 
-async def test_later_turns_of_a_run_read_and_count_only_new_messages(tmp_path: Path) -> None:
-    """A reply with a call and its result a turn: 40 turns cost 40 times one turn, not the square of it."""
+async def test_a_turn_of_a_long_run_has_four_appends_and_reads_only_new_messages(tmp_path: Path) -> None:
+    """Appends: the model's reply, its message, the result of the tool, and its message. The start of a turn is stored
+    with the first of them. A turn reads the two messages, and the last known one.
+    """
     async with opened(f"sqlite:///{tmp_path}/limpet.db") as app:
         with counted(app.store) as found:
             handle = await app.start(looker, "go", conversation="c")
             assert await handle.result() == "done"
-        assert found["rows"] <= 41 * 3 + 5
-        assert found["decoded"] <= 41 * 2 + 5
-        assert found["counted"] <= 41
-
-
-async def test_the_start_of_a_turn_is_stored_with_its_first_events(tmp_path: Path) -> None:
-    """A turn has four appends: the model's reply, its message, the result of the tool, and its message."""
-    async with opened(f"sqlite:///{tmp_path}/limpet.db") as app:
-        with counted(app.store) as found:
-            handle = await app.start(looker, "go", conversation="c")
-            assert await handle.result() == "done"
-        assert found["appends"] <= 41 * 4 + 2
+    turns = 41
+    assert found["appends"] <= turns * 4 + 2
+    assert found["rows"] <= turns * 3 + 5
+    assert found["decoded"] <= turns * 2 + 5
+    assert found["counted"] <= turns
 
 
 async def test_a_reply_in_many_pieces_is_packed_once_for_each_record(tmp_path: Path) -> None:
