@@ -1,15 +1,12 @@
 """The program `limpet`: registers the functions that one interface needs from another, and runs the command line."""
 
-import asyncio
-import signal
 import sys
 from collections.abc import Callable
 from io import TextIOWrapper
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from limpet.cli import command
-from limpet.cli.dev import starters
-from limpet.service import App
+if TYPE_CHECKING:
+    from limpet.service.app import App
 
 __all__ = ["main"]
 
@@ -19,7 +16,12 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
-    starters.update(demo=_demo, serve=_serve, mcp=_mcp)
+    if sys.argv[1:] in (["--help"], ["--version"]):
+        from limpet.cli.command_group import command  # noqa: PLC0415 - they need no command
+    else:
+        from limpet.cli.commands import command, dev  # noqa: PLC0415
+
+        dev.starters.update(demo=_demo, serve=_serve, mcp=_mcp)
     command(prog_name="limpet")
 
 
@@ -29,21 +31,26 @@ def _demo(**options: Any) -> int:
     return play(DemoOptions(**options))
 
 
-def _serve(*, app: App, told: Callable[[str], None], **options: Any) -> int:
+def _serve(*, app: "App", told: Callable[[str], None], **options: Any) -> int:
+    import asyncio  # noqa: PLC0415 - only servers need it
+
     from limpet.web.server import ServerOptions, serve  # noqa: PLC0415 - only servers need it
 
     asyncio.run(serve(app, ServerOptions(**options, also=_agents(app)), told))
     return 0
 
 
-def _agents(app: App) -> Any:
+def _agents(app: "App") -> Any:
     """Return the applications to mount beside the HTTP API."""
     from limpet.mcp import over_http  # noqa: PLC0415 - only servers need it
 
     return {"/mcp": over_http(app)}
 
 
-def _mcp(*, app: App) -> int:
+def _mcp(*, app: "App") -> int:
+    import asyncio  # noqa: PLC0415 - only servers need it
+    import signal  # noqa: PLC0415 - only servers need it
+
     from limpet.mcp import over_pipes  # noqa: PLC0415 - only servers need it
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a blocking read of stdin cannot be cancelled

@@ -7,9 +7,14 @@ import textwrap
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
+
+import typer
 
 import limpet
 from limpet import errors
+from limpet.cli.commands import command
+from limpet.cli.contents import contents_of
 from limpet.events import KINDS
 from limpet.service import json_views
 from limpet.service.operation import operations_of
@@ -169,7 +174,14 @@ def python_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def contents_file() -> str:
+    """Return the list of commands that `limpet --help` prints."""
+    group: Any = typer.main.get_command(command)
+    return contents_of(group.commands)
+
+
 PAGES = {
+    "src/limpet/cli/contents.txt": contents_file,
     "docs/reference/python.md": python_page,
     "docs/reference/json.md": json_page,
     "docs/reference/events.md": events_page,

@@ -24,7 +24,8 @@ NOTICE = re.compile(r"limpet: |run r-1: |\S*support\.py:\d+: RuntimeWarning: ")
 """Start of a line on stderr that is no exception."""
 ERROR = re.compile(r"limpet\.\w+: |error: ")
 """Start of an error; Python prints the causes of an exception before it."""
-CODES = {each.code for each in vars(limpet).values() if isinstance(each, type) and issubclass(each, limpet.LimpetError)}
+PUBLIC = [getattr(limpet, name) for name in dir(limpet)]
+CODES = {each.code for each in PUBLIC if isinstance(each, type) and issubclass(each, limpet.LimpetError)}
 NOT_INSTALLED = ("psycopg",)
 """Optional dependencies that the examples do not find."""
 

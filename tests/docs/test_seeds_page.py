@@ -10,7 +10,7 @@ import pytest
 import typer
 
 import limpet
-from limpet.cli import command
+from limpet.cli.commands import command
 from limpet.events import KINDS
 from limpet.service.operation import operations_of
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 import limpet
 from limpet.events import PlanStatus
 from limpet.journal import load
-from limpet.service import App
+from limpet.service.app import App
 from limpet.service.operation import operations_of
 from limpet.service.views import position_info
 

@@ -1,7 +1,6 @@
 """The command group: registers commands, formats the help, and turns every error into a message and an exit code."""
 
 import os
-import re
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -14,26 +13,12 @@ import msgspec
 import typer
 from typer.core import TyperGroup
 
-from limpet.cli.output import clean
+from limpet.cli.contents import read_contents
 from limpet.errors import FileFailed, InvalidArgument, LimpetError, Unexpected, WrongUsage
 from limpet.redaction import hide_secrets
 from limpet.service.json_values import error_json
 
 __all__ = ["DEBUG", "command", "discard_output", "error_options", "example", "failed", "print_error"]
-
-_ENDS = re.compile(r"[.:;]\s|\.?$")
-# Commands by topic, in the order in which a newcomer needs them.
-TOPICS = {
-    "Getting started": ("demo", "init", "dev"),
-    "Servers": ("worker", "serve", "mcp"),
-    "Inspect runs": ("runs", "show", "steps", "log", "state", "diff", "compare", "context", "artifact", "prompt"),
-    "Control runs": ("start", "resume", "pause", "cancel", "signal"),
-    "Decide requests": ("inbox", "answer", "approve", "reject", "grants", "revoke"),
-    "Replay and fork": ("replay", "fork"),
-    "Conversations": ("say", "messages", "conversations", "sessions", "compact"),
-    "Search all runs": ("search", "decisions", "errors", "calls", "agents", "workers", "stats"),
-    "Maintain the store": ("doctor", "verify", "export", "load", "import", "prune", "bench"),
-}
 
 
 class CommandGroup(TyperGroup):
@@ -41,14 +26,11 @@ class CommandGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's own name
         """List the commands by topic, each with the first sentence of its help."""
-        widest = max(map(len, self.commands))
-        known = {name for names in TOPICS.values() for name in names}
-        for title, listed in TOPICS.items():
-            more = [name for name, each in self.commands.items() if name not in known and _topic_of(each) == title]
-            names = [*listed, *more]
-            lines = [(name.ljust(widest), _ENDS.split(self.commands[name].help or "")[0]) for name in names]
-            with formatter.section(title):
-                formatter.write_dl(lines)
+        contents = read_contents()
+        widest = max(len(name) for lines in contents.values() for name, _ in lines)
+        for topic, lines in contents.items():
+            with formatter.section(topic):
+                formatter.write_dl([(name.ljust(widest), summary) for name, summary in lines])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; without any, print the help and exit with 2."""
@@ -98,10 +80,6 @@ def _limpet(
         raise typer.Exit
 
 
-def _topic_of(each: Any) -> str:
-    return getattr(each, "rich_help_panel", None) or ""
-
-
 def example(*lines: str) -> str:
     """Format examples for the end of a command's help."""
     return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
@@ -149,6 +127,8 @@ def failed(error: BaseException) -> int:
 
 def print_error(error: LimpetError) -> None:
     """Print an error on stderr."""
+    from limpet.cli.output import clean  # noqa: PLC0415 - loads the operations, which the help does not need
+
     shown = error_json(error)
     if _error_format.get().json:
         typer.echo(msgspec.json.encode(shown, enc_hook=str).decode(), err=True)

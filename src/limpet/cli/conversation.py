@@ -10,7 +10,7 @@ from limpet.cli.options import STORE, By, CommandId, ConversationId, Json, Url
 from limpet.cli.output import print_json, print_text
 from limpet.cli.renderers import print_compaction
 from limpet.compose import summarise_with
-from limpet.service import App
+from limpet.service.app import App
 from limpet.service.conversations import CompactionInfo
 from limpet.service.resolve import find_conversation
 

@@ -25,7 +25,7 @@ from limpet.cli.options import (
 )
 from limpet.cli.output import print_data, print_text
 from limpet.cli.renderers import DETAILS, RENDERERS
-from limpet.service import App
+from limpet.service.app import App
 from limpet.service.operation import Operation, Parameter, Resource, operations_of
 from limpet.service.page import Page
 from limpet.service.resolve import find_conversation, find_request, find_run

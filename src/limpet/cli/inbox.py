@@ -14,8 +14,8 @@ from limpet.cli.pages import question_of
 from limpet.cli.renderers import print_decided
 from limpet.engine.execution.views import Request, RunInfo
 from limpet.errors import InvalidAnswer
-from limpet.service import App
 from limpet.service.answers import answer_from_text, validate_answer
+from limpet.service.app import App
 from limpet.service.inbox import Decided
 from limpet.service.json_body import yes_or_no
 from limpet.service.resolve import find_request, open_request

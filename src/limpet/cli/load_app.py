@@ -20,7 +20,7 @@ import limpet
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.worker.worker import Worker
 from limpet.redaction import hide_secrets_in
-from limpet.service import App
+from limpet.service.app import App
 from limpet.times import to_datetime
 
 __all__ = [

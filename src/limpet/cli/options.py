@@ -14,7 +14,7 @@ import limpet
 from limpet.compose import DEFAULT_URL
 from limpet.errors import InvalidValue, LimpetError
 from limpet.redaction import hide_secrets
-from limpet.service import App
+from limpet.service.app import App
 from limpet.service.json_body import LARGEST, read_json
 
 __all__ = [

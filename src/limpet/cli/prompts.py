@@ -8,7 +8,7 @@ from limpet.cli.command_group import command, example
 from limpet.cli.load_app import idle_app, run_in_app, run_with_app
 from limpet.cli.options import STORE, Json, OwnUrl, RunId, Url
 from limpet.cli.output import print_json, print_text
-from limpet.service import App
+from limpet.service.app import App
 from limpet.service.artifacts import DEFAULT_PIECE, ArtifactPiece, find_artifact, piece_of
 from limpet.service.prompts import PromptView
 from limpet.service.resolve import find_run

@@ -11,7 +11,7 @@ from limpet.cli.output import print_json, print_text
 from limpet.cli.pages import print_runs
 from limpet.cli.watch import print_log, watch, while_read
 from limpet.engine.execution.views import RunInfo, Status, WaitKind
-from limpet.service import App
+from limpet.service.app import App
 from limpet.service.page import Page
 from limpet.service.resolve import find_conversation, find_run
 

@@ -14,7 +14,7 @@ from limpet.engine.execution.views import EventView, Request, RunInfo, RunInput,
 from limpet.engine.run.conversation import Message
 from limpet.events import Fact
 from limpet.redaction import hide_secrets_in
-from limpet.service import App
+from limpet.service.app import App
 from limpet.service.conversations import CompactionInfo, ConversationInfo, SessionInfo
 from limpet.service.error_records import ErrorInfo, frame_at
 from limpet.service.inbox import Decided, GrantInfo

@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from pdb import Pdb
 from threading import get_ident
 from types import FrameType
 from typing import Annotated, Any, Literal
@@ -27,7 +26,7 @@ from limpet.cli.options import (
     pair_of,
 )
 from limpet.cli.output import print_json, print_text
-from limpet.service import App
+from limpet.service.app import App
 from limpet.service.replay import Replay, ReplayCheck
 from limpet.service.resolve import find_run
 from limpet.service.views import LIVE
@@ -185,6 +184,8 @@ def prompt_at(step: int) -> Callable[[int], None]:
 
 def _prompt(frame: FrameType) -> None:
     """Open a debugger: `c` continues, `n` and `s` step through the user's code, `q` exits the program."""
+    from pdb import Pdb  # noqa: PLC0415 - slow to import
+
     debugger = Pdb(skip=[f"{each}*" for each in OURS])
     debugger.reset()
     debugger.interaction(frame, None)

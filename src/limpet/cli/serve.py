@@ -20,7 +20,7 @@ from limpet.clock import SystemClock, microseconds
 from limpet.engine.worker.duties import Retention
 from limpet.engine.worker.worker import Worker
 from limpet.ids import RandomIds
-from limpet.service import App
+from limpet.service.app import App
 from limpet.service.doctor import CheckOptions, Finding, check_code, run_checks
 
 __all__: list[str] = []

@@ -13,7 +13,7 @@ from limpet.cli.options import STORE, By, Code, Json, OwnUrl, RunId, Url, ages, 
 from limpet.cli.output import bar, print_json, print_text
 from limpet.engine.execution.views import RunInfo
 from limpet.errors import LimpetError
-from limpet.service import App
+from limpet.service.app import App
 from limpet.service.archives import MAX_BYTES
 from limpet.service.bundles import verify_bundle
 from limpet.service.prune import Pruned

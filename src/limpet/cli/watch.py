@@ -12,7 +12,7 @@ from typing import Any
 from limpet.cli.output import clean, console, print_line
 from limpet.cli.pages import runs_table
 from limpet.engine.execution.views import EventView, RunInfo
-from limpet.service import App
+from limpet.service.app import App
 from limpet.service.page import Page
 from limpet.service.views import one_line
 from limpet.service.watch import watch_runs

@@ -4,7 +4,7 @@ A tool call and its result are selected together or not at all. Omissions are ma
 part for the whole.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from limpet.events import Limits
@@ -123,19 +123,31 @@ def ranges_of(seqs: Iterable[int]) -> tuple[tuple[int, int], ...]:
     return tuple((first, last) for first, last in found)
 
 
-def units(items: Sequence[Item]) -> Iterator[list[Item]]:
-    """Group messages that belong together, in order: a message with tool calls, and their results."""
-    unit: list[Item] = []
-    open_: set[str] = set()
-    for item in items:
-        if unit and not (item.call and item.call in open_):
-            yield unit
-            unit = []
-            open_ = set()
-        unit.append(item)
-        open_ |= set(item.calls)
-    if unit:
-        yield unit
+class Unit(NamedTuple):
+    """Messages that belong together: a message with tool calls, and their results."""
+
+    places: range
+    size: int
+    """Size in tokens."""
+    pinned: bool
+
+
+def units(items: Sequence[Item]) -> list[Unit]:
+    """Group messages that belong together, in order."""
+    found: list[Unit] = []
+    start, size, pinned, open_ = 0, 0, False, set[str]()
+    for place, item in enumerate(items):
+        if place > start and not (item.call and item.call in open_):
+            found.append(Unit(range(start, place), size, pinned))
+            start, size, pinned = place, 0, False
+            open_.clear()
+        size += item.size + EACH
+        pinned = pinned or item.pinned
+        if item.calls:
+            open_.update(item.calls)
+    if items:
+        found.append(Unit(range(start, len(items)), size, pinned))
+    return found
 
 
 def select(items: Sequence[Item], room: int) -> Selected:
@@ -144,20 +156,24 @@ def select(items: Sequence[Item], room: int) -> Selected:
     The last unit and pinned units come first, and are cut if needed. Nothing is selected if even the last unit does not
     fit when cut as far as possible.
     """
-    all_units = list(_placed(items))
-    chosen = _wanted(all_units, room)
-    size = sum(_size(all_units[place]) for place in chosen)
+    found = units(items)
+    chosen = _wanted(items, found, room)
+    size = sum(found[number].size for number in chosen)
+    limit = None
     if size > room:
-        return _selected(items, all_units, chosen, _level(all_units, chosen, room))
-    for place in reversed(range(len(all_units))):
-        if place in chosen:
-            continue
-        more = _size(all_units[place])
-        if size + more > room:
-            break
-        chosen.add(place)
-        size += more
-    return _selected(items, all_units, chosen, None)
+        cut = [items[place] for number in chosen for place in found[number].places]
+        limit = _level(cut, room)
+        size = sum(_cut_to(item, limit) + EACH for item in cut)
+    else:
+        for number in reversed(range(len(found))):
+            if number in chosen:
+                continue
+            if size + found[number].size > room:
+                break
+            chosen.add(number)
+            size += found[number].size
+    places = tuple(place for number in sorted(chosen) for place in found[number].places)
+    return Selected(places, tuple(items[place].seq for place in places), len(items) - len(places), size, limit)
 
 
 def oldest(items: Sequence[Item], sizes: Sequence[int], keep: int, room: int) -> list[int]:
@@ -171,14 +187,14 @@ def oldest(items: Sequence[Item], sizes: Sequence[int], keep: int, room: int) ->
     first = newest.places[0] if newest.places else len(items)
     since = min((item.seq for item in items[first:] if item.seq), default=1 << 62)
     found: list[int] = []
-    place = used = 0
+    used = 0
     for unit in units(items):
-        begin, place = place, place + len(unit)
-        used += sum(sizes[begin:place])
-        if begin >= first or unit[0].seq > since or (found and used > room):
+        begin, members = unit.places.start, [items[place] for place in unit.places]
+        used += sum(sizes[place] for place in unit.places)
+        if begin >= first or members[0].seq > since or (found and used > room):
             break
-        if all(0 < item.seq < since and not item.pinned for item in unit) and _is_complete(unit):
-            found += range(begin, place)
+        if not unit.pinned and all(0 < item.seq < since for item in members) and _is_complete(members):
+            found += unit.places
     return found
 
 
@@ -200,35 +216,22 @@ def has_outgrown(sizes: Sequence[int], above: int, tried_at: int | None) -> bool
     return (size - above) // quarter > (sum(sizes[:tried_at]) - above) // quarter
 
 
-Unit = list[tuple[int, Item]]
-
-
-def _placed(items: Sequence[Item]) -> Iterator[Unit]:
-    """Group into units, each message with its index."""
-    place = 0
-    for unit in units(items):
-        yield [(place + number, item) for number, item in enumerate(unit)]
-        place += len(unit)
-
-
-def _wanted(all_units: Sequence[Unit], room: int) -> set[int]:
-    """Return the last unit and the pinned ones, newest first, as many as fit when cut."""
-    pinned = [place for place, unit in enumerate(all_units) if any(item.pinned for _, item in unit)]
-    last = len(all_units) - 1
-    found: set[int] = set()
+def _wanted(items: Sequence[Item], found: Sequence[Unit], room: int) -> set[int]:
+    """Return the numbers of the last unit and the pinned ones, newest first, as many as fit when cut."""
+    last = len(found) - 1
+    pinned = [number for number, unit in enumerate(found[:-1]) if unit.pinned]
+    wanted: set[int] = set()
     used = 0
-    for place in (last, *(each for each in reversed(pinned) if each != last)):
-        more = sum(_least(item) + EACH for _, item in all_units[place]) if place >= 0 else 0
-        if place < 0 or used + more > room:
+    for number in (last, *reversed(pinned)) if found else ():
+        used += sum(_least(items[place]) + EACH for place in found[number].places)
+        if used > room:
             break
-        found.add(place)
-        used += more
-    return found
+        wanted.add(number)
+    return wanted
 
 
-def _level(all_units: Sequence[Unit], chosen: set[int], room: int) -> int:
+def _level(items: Sequence[Item], room: int) -> int:
     """Return the size limit per message with which all of them fit; smaller messages stay whole."""
-    items = [item for place in chosen for _, item in all_units[place]]
     low, high = 0, max((item.size for item in items), default=0)
     while low < high:
         middle = (low + high + 1) // 2
@@ -246,14 +249,3 @@ def _least(item: Item) -> int:
 def _cut_to(item: Item, limit: int) -> int:
     """Return the size of a message that is cut to a limit, as far as it can be cut."""
     return max(_least(item), min(item.size, limit))
-
-
-def _selected(items: Sequence[Item], all_units: Sequence[Unit], chosen: set[int], limit: int | None) -> Selected:
-    seen = [each for place in sorted(chosen) for each in all_units[place]]
-    size = sum((item.size if limit is None else _cut_to(item, limit)) + EACH for _, item in seen)
-    places, seqs = tuple(place for place, _ in seen), tuple(item.seq for _, item in seen)
-    return Selected(places, seqs, len(items) - len(seen), size, limit)
-
-
-def _size(unit: Iterable[tuple[int, Item]]) -> int:
-    return sum(item.size + EACH for _, item in unit)

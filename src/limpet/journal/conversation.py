@@ -32,11 +32,16 @@ class ConversationWriter:
     async def look(self) -> None:
         """Load the head, once."""
         if not self._is_known:
-            try:
-                self.head = (await self._store.get(self.id)).head
-            except NotFound:
-                self.head = None
-            self._is_known = True
+            await self.look_again()
+
+    async def look_again(self) -> Head | None:
+        """Load the head, and return it."""
+        try:
+            self.head = (await self._store.get(self.id)).head
+        except NotFound:
+            self.head = None
+        self._is_known = True
+        return self.head
 
     @property
     def next(self) -> int:

@@ -27,6 +27,7 @@ from limpet.errors import DefinitionError, InvalidValue, ModelRefused, NoProgres
 from limpet.events import Spent, canonical
 from limpet.events import bodies as b
 from limpet.llm.interrupts import Interrupts
+from limpet.llm.message_cache import cache_of
 from limpet.llm.model import Model, Prompt, PromptMessage, Reply, ToolCall, Usage
 from limpet.llm.prompt import (
     MAX_REPLY,
@@ -38,11 +39,8 @@ from limpet.llm.prompt import (
     choose_context,
     digest_of,
     frame_name,
-    item_of,
     plain,
     read_context,
-    size_of,
-    spec_size,
     summary_line,
     summary_of,
 )
@@ -264,7 +262,7 @@ class _Loop:
             return None
         reply = await self._choose(context)
         self._asked = x.last_step()
-        calls = unique_calls(reply.calls, [each.message for each in context.messages])
+        calls = unique_calls(reply.calls, (each.message for each in context.messages))
         await self._record_reply(reply, calls)
         if await self._interrupts.is_interrupted(
             "late", f"{current_scope().path}call-", x.peek_name("results"), x.peek_name("say")
@@ -281,8 +279,9 @@ class _Loop:
         x = self._x
         name = x.take_name("context")
         self._head = head = await self._conversation.head(name, x.find(name, b.ValueRecorded))
+        store, id, window = x.kit.store, self._conversation.id, self._frame.window
         return await x.recorder.retry_store(
-            lambda: read_context(x.kit.store, self._conversation.id, upto=head, window=self._frame.window, run=x.run)
+            lambda: read_context(store, id, upto=head, window=window, run=x.run, cache=cache_of(store))
         )
 
     async def _repair(self, context: Context) -> bool:
@@ -353,23 +352,22 @@ class _Loop:
     async def _ask(self, name: str, request: Prompt, args: dict[str, Any]) -> Reply:
         """Ask the model, as a step. Its result is durable before anything uses it."""
         llm = self._llm
-        size = sum(map(size_of, request.messages)) + sum(map(spec_size, request.tools))
 
         async def ask(reference: dict[str, Any]) -> Any:
             call, pieces = current(), list[str]()
 
             def on_text(piece: str) -> None:
                 pieces.append(piece)
-                call.partial(join_surrogates("".join(pieces)))
+                call._partial_from(lambda: join_surrogates("".join(pieces)) if pieces else None)
 
             reply = await llm.model().reply(request, on_text=on_text)
-            call.partial_value = None  # the recorded result replaces it
+            pieces.clear()  # the recorded result replaces the partial one
             usage, cost = reply.usage, cost_of(reply.usage, llm.prices, reference["model"])
             call.spent(tokens=usage.input_tokens + usage.output_tokens, cost=cost)
             # Replace lone surrogates: the reply was paid for, so storing it must not fail.
             return join_surrogates_in(record_of(self._without_altered_thoughts(reply), llm.model().name))
 
-        most = Spent(tokens=size + self._frame.reply)
+        most = Spent(tokens=request.size + self._frame.reply)
         tool: Tool[..., Any, Any] = Tool(
             ask, name, Traits(effect="none", retry=RETRY, timeout=MODEL_TIMEOUT, max_spend=most)
         )
@@ -526,7 +524,7 @@ class _Loop:
         if not self._should_compact(said, above):
             return False
         lines = [tokens(summary_line(each)) + 1 for each in said]
-        old = [said[place] for place in to_summarise([*map(item_of, said)], lines, keep, room, context.summary)]
+        old = [said[place] for place in to_summarise([each.item for each in said], lines, keep, room, context.summary)]
         summary = await self._summary(context, old) if old else ""
         if not summary:
             return False
@@ -544,9 +542,7 @@ class _Loop:
             return False
         own = (place for place, each in enumerate(said) if each.message.role == "assistant" and each.run == self._x.run)
         has_failed = NOT_SUMMARISED in self._x.state.working.freeze().risk_flags
-        return has_outgrown(
-            [size_of(each.message) for each in said], above, max(own, default=0) if has_failed else None
-        )
+        return has_outgrown([each.message.size for each in said], above, max(own, default=0) if has_failed else None)
 
     async def _summary(self, context: Context, old: Sequence[StoredMessage]) -> str:
         """Return the model's summary of the older messages, or "" (and set a risk flag) if the call fails."""

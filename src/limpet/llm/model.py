@@ -4,14 +4,20 @@ A model knows nothing about runs. The step that calls it records, counts and ret
 """
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, structs
+
+from limpet.context.window import EACH, LEAST, tokens, tokens_of
+from limpet.events.values import canonical, encode
 
 __all__ = ["Finish", "Model", "Prompt", "PromptMessage", "Reply", "Thoughts", "ToolCall", "ToolSpec", "Usage"]
 
 Role = Literal["system", "user", "assistant", "tool"]
 Finish = Literal["stop", "calls", "length", "refused"]
+# Arguments with up to this many tokens are never cut.
+SMALL_ARGS = 16
 
 
 class ToolCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -33,7 +39,7 @@ class Thoughts(Struct, frozen=True, kw_only=True):
     """JSON: reasoning, signatures, ids."""
 
 
-class PromptMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PromptMessage(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
     """One message of a prompt."""
 
     role: Role
@@ -47,14 +53,46 @@ class PromptMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     thoughts: Thoughts | None = None
     """Reasoning data that belongs to an assistant's calls."""
 
+    @cached_property
+    def size(self) -> int:
+        """Approximate number of tokens."""
+        calls = sum(tokens(call.args) + tokens(call.name) + tokens(call.id) + EACH for call in self.calls)
+        thoughts = 0 if self.thoughts is None else tokens_of(len(encode(self.thoughts)))
+        return self._text_size + tokens(self.call) + calls + thoughts + EACH
 
-class ToolSpec(Struct, frozen=True, kw_only=True):
+    @cached_property
+    def least_size(self) -> int:
+        """Approximate number of tokens that it can be cut to."""
+        bare = self.without_text().size if self.calls else self.size - self._text_size
+        return bare + min(self._text_size, LEAST)
+
+    @cached_property
+    def _text_size(self) -> int:
+        return tokens(self.text)
+
+    def without_text(self) -> "PromptMessage":
+        """Return the message without its text and without long arguments."""
+        calls = tuple(
+            call
+            if tokens(call.args) <= SMALL_ARGS
+            else structs.replace(call, args=f'{{"left_out":"{len(call.args)} characters"}}')
+            for call in self.calls
+        )
+        return structs.replace(self, text="", calls=calls)
+
+
+class ToolSpec(Struct, frozen=True, kw_only=True, dict=True):
     """Description of a tool for a model."""
 
     name: str
     description: str
     schema: dict[str, Any]
     """Arguments, as a JSON Schema of type object."""
+
+    @cached_property
+    def size(self) -> int:
+        """Approximate number of tokens."""
+        return tokens(self.name) + tokens(self.description) + tokens(canonical(self.schema).decode()) + EACH
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
@@ -70,6 +108,11 @@ class Prompt(Struct, frozen=True, kw_only=True):
     """Maximum number of tokens in the reply."""
     settings: dict[str, Any] = {}
     """Further settings in the provider's terms, such as temperature."""
+
+    @property
+    def size(self) -> int:
+        """Approximate number of tokens of its messages and tools."""
+        return sum(each.size for each in self.messages) + sum(each.size for each in self.tools)
 
 
 class Usage(Struct, frozen=True, kw_only=True):

@@ -13,14 +13,14 @@ import msgspec
 from msgspec import Struct
 
 from limpet.context.slice import describe
-from limpet.context.window import EACH, LEAST, Item, Selected, bound_results, select, short, tokens, tokens_of, units
-from limpet.engine.run.conversation import text_of
+from limpet.context.window import LEAST, Selected, bound_results, select, short, tokens, units
 from limpet.errors import ContextTooSmall
 from limpet.events import Limits, canonical
 from limpet.events.values import encode
-from limpet.journal import Entry, Summary, entries
-from limpet.llm.model import Prompt, PromptMessage, Thoughts, ToolSpec
-from limpet.llm.transcript import StoredMessage, message_of, repair, reply_of
+from limpet.journal import Summary
+from limpet.llm.message_cache import MessageCache, ReadEntry, read_messages
+from limpet.llm.model import Prompt, PromptMessage, ToolSpec
+from limpet.llm.transcript import StoredMessage, repair, reply_of
 from limpet.state import AgentState
 from limpet.stores import Store
 
@@ -36,19 +36,14 @@ __all__ = [
     "choose_context",
     "digest_of",
     "frame_name",
-    "item_of",
     "plain",
     "read_context",
-    "size_of",
-    "spec_size",
     "summary_line",
     "summary_of",
     "summary_prompt",
 ]
 
 MAX_REPLY = 4_000
-# Arguments with up to this many tokens are never cut.
-SMALL_ARGS = 16
 NOTHING_SAID = "(Nothing was said.)"
 SUMMARY = (
     "Summarise this part of a conversation for yourself, so that you can go on with the task without it: what is "
@@ -69,7 +64,7 @@ class Frame(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def room(self) -> int:
         """Number of tokens in the window that are left for messages and state. Raises ContextTooSmall."""
-        fixed = tokens(self.instructions) + sum(map(spec_size, self.tools))
+        fixed = tokens(self.instructions) + sum(each.size for each in self.tools)
         if self.output is not None:
             fixed += tokens(canonical(self.output).decode())
         left = self.window - fixed - self.reply - self.window // 8
@@ -98,55 +93,53 @@ class Context(NamedTuple):
     """Whether there are older messages that no summary covers."""
 
 
-async def read_context(store: Store, conversation: str, *, upto: int, window: int, run: str) -> Context:
+async def read_context(
+    store: Store, conversation: str, *, upto: int, window: int, run: str, cache: MessageCache | None = None
+) -> Context:
     """Read the messages of a conversation up to a position, no more than could ever fit into the window."""
-    found: list[Entry | Summary] = []
-    size, goes_back = 0, False
-    async for each in entries(store, conversation, upto=upto):
-        if size > 2 * window:
-            while found and isinstance(found[-1], Entry) and found[-1].message.role == "tool":
-                found.pop()  # its call is further back
-            goes_back = True
-            break
-        found.append(each)
-        size += tokens_of(each.content.size) + EACH if isinstance(each, Entry) else 0
-    found.reverse()
-    read = list(zip(found, await store.unpack_all([each.content for each in found]), strict=True))
-    plain, faults = repair([_stored_message(each, content) for each, content in read if isinstance(each, Entry)], run)
-    said = await _add_reasoning(store, plain, [each for each in found if isinstance(each, Entry)], run)
-    summaries = tuple(each for each in found if isinstance(each, Summary))
-    before = "\n".join(text_of(content) for each, content in read if isinstance(each, Summary))
-    return Context(said, faults, summaries, before, goes_back)
-
-
-def _stored_message(each: Entry, content: Any) -> StoredMessage:
-    message = message_of(each.message.role, content, each.message.call or "")
-    return StoredMessage(each.seq, message, each.message.pinned, each.message.run or "", each.message.repaired)
+    read = read_messages if cache is None else cache.read
+    found = await read(store, conversation, upto=upto, most=2 * window)
+    plain, faults = repair([each.said for each in found.entries if each.said is not None], run)
+    said = await _add_reasoning(store, plain, found.entries, run)
+    summaries = tuple(each.entry for each in found.entries if isinstance(each.entry, Summary))
+    before = "\n".join(each.text for each in found.entries if each.said is None)
+    return Context(said, faults, summaries, before, found.has_older)
 
 
 async def _add_reasoning(
-    store: Store, said: Sequence[StoredMessage], found: Sequence[Entry], run: str
+    store: Store, said: Sequence[StoredMessage], found: Sequence[ReadEntry], run: str
 ) -> tuple[StoredMessage, ...]:
     """Add the reasoning data to calls since the last reply without calls; before that, providers do not need it.
 
     Replies of other runs in the same conversation do not count once this run has said something.
     """
+    recorded = {each.entry.seq: each for each in found if each.reply is not None}
+    if not recorded:
+        return tuple(said)
     begun = next((place for place, each in enumerate(said) if each.run == run), len(said))
     ends = (
         place
         for place, each in enumerate(said)
         if each.message.role == "assistant" and not each.message.calls and (each.run == run or place < begun)
     )
-    since = said[max(ends, default=-1) + 1 :]
-    replies = {each.seq: each.message.reply for each in found}
-    wanted = [(each.seq, reply) for each in since if (reply := replies.get(each.seq)) is not None]
-    read = await store.unpack_all([reply for _, reply in wanted])
-    thoughts = {seq: reply_of(reply).thoughts for (seq, _), reply in zip(wanted, read, strict=True)}
-    return tuple(_with_reasoning(each, thoughts[each.seq]) if each.seq in thoughts else each for each in said)
+    since = max(ends, default=-1) + 1
+    wanted = [recorded[each.seq] for each in said[since:] if each.seq in recorded]
+    await _read_reasoning(store, [each for each in wanted if each.reasoned is None])
+    return (*said[:since], *(_reasoned(each, recorded.get(each.seq)) for each in said[since:]))
 
 
-def _with_reasoning(said: StoredMessage, thoughts: Thoughts | None) -> StoredMessage:
-    return said._replace(message=msgspec.structs.replace(said.message, thoughts=thoughts))
+async def _read_reasoning(store: Store, found: Sequence[ReadEntry]) -> None:
+    replies = await store.unpack_all([each.reply for each in found if each.reply is not None])
+    for each, reply in zip(found, replies, strict=True):
+        assert each.said is not None
+        each.reasoned = each.said.with_message(thoughts=reply_of(reply).thoughts)
+
+
+def _reasoned(said: StoredMessage, read: ReadEntry | None) -> StoredMessage:
+    """Return a message with the reasoning data that was read, also if the message was repaired."""
+    if read is None or read.reasoned is None:
+        return said
+    return read.reasoned if said is read.said else said.with_message(thoughts=read.reasoned.message.thoughts)
 
 
 class ContextView(NamedTuple):
@@ -179,7 +172,7 @@ BuildContext = Callable[[ContextView], ContextChoice]
 def choose_context(view: ContextView) -> ContextChoice:
     """Use up to a third of the room for the state, the rest for the newest messages. The default `build_context`."""
     known = describe(view.state, since=view.since, room=view.room // 3)
-    return ContextChoice(known, select([item_of(each) for each in view.said], view.room - tokens(known)))
+    return ContextChoice(known, select([each.item for each in view.said], view.room - tokens(known)))
 
 
 class BuiltPrompt(NamedTuple):
@@ -208,15 +201,15 @@ def build_prompt(frame: Frame, context: Context, at: PromptState, choose: BuildC
     chosen = choice.chosen
     if context.messages and not chosen.places:
         if any(each.message.thoughts is not None for each in context.messages):
-            bare = tuple(_with_reasoning(each, None) for each in context.messages)
+            bare = tuple(each.with_message(thoughts=None) for each in context.messages)
             return build_prompt(frame, context._replace(messages=bare), at, choose)
-        *_, last = units([item_of(each) for each in context.messages])
-        needed = frame.window - view.room + sum(item.size for item in last)
+        items = [each.item for each in context.messages]
+        needed = frame.window - view.room + sum(items[place].size for place in units(items)[-1].places)
         raise ContextTooSmall(needed=needed, window=frame.window)
     shown = [context.messages[place].message for place in chosen.places]
     if chosen.limit is not None:
         shown = [_cut(each, chosen.limit) for each in shown]
-    taken = tokens(choice.known) + sum(map(size_of, shown))
+    taken = tokens(choice.known) + sum(each.size for each in shown)
     if taken > view.room:
         raise ContextTooSmall(needed=frame.window - view.room + taken, window=frame.window)
     return BuiltPrompt(_join(frame, choice.known, summary, shown, _left_out(chosen, context)), choice)
@@ -224,9 +217,11 @@ def build_prompt(frame: Frame, context: Context, at: PromptState, choose: BuildC
 
 def _bounded(context: Context, limits: Limits | None) -> Context:
     """Cut tool results so that all of them together have at most the bytes that the budget allows."""
+    if limits is None or limits.max_artifact_bytes_in_context is None:
+        return context
     texts = bound_results([(each.message.role, each.message.text) for each in context.messages], limits)
     messages = (
-        each._replace(message=msgspec.structs.replace(each.message, text=text))
+        each if text is each.message.text else each.with_message(text=text)
         for each, text in zip(context.messages, texts, strict=True)
     )
     return context._replace(messages=tuple(messages))
@@ -287,40 +282,9 @@ def _left_out(chosen: Selected, context: Context) -> str:
     return f"({'More than ' if context.has_older else ''}{chosen.left_out} earlier messages are not shown.)"
 
 
-def item_of(said: StoredMessage) -> Item:
-    """Return the properties of a message that its selection depends on."""
-    message = said.message
-    calls = tuple(call.id for call in message.calls)
-    least = size_of(_without_text(message)) + min(tokens(message.text), LEAST)
-    return Item(said.seq, message.role, size_of(message), calls, message.call, said.pinned, least)
-
-
-def size_of(message: PromptMessage) -> int:
-    """Return the approximate number of tokens of a message."""
-    calls = sum(tokens(call.args) + tokens(call.name) + tokens(call.id) + EACH for call in message.calls)
-    thoughts = 0 if message.thoughts is None else tokens_of(len(encode(message.thoughts)))
-    return tokens(message.text) + tokens(message.call) + calls + thoughts + EACH
-
-
-def spec_size(spec: ToolSpec) -> int:
-    """Return the approximate number of tokens of a tool's description."""
-    return tokens(spec.name) + tokens(spec.description) + tokens(canonical(spec.schema).decode()) + EACH
-
-
-def _without_text(message: PromptMessage) -> PromptMessage:
-    """Return a message without its text and without long arguments."""
-    calls = tuple(
-        call
-        if tokens(call.args) <= SMALL_ARGS
-        else msgspec.structs.replace(call, args=f'{{"left_out":"{len(call.args)} characters"}}')
-        for call in message.calls
-    )
-    return msgspec.structs.replace(message, text="", calls=calls)
-
-
 def _cut(message: PromptMessage, limit: int) -> PromptMessage:
     """Cut a message to at most `limit` tokens, if possible: drop long arguments and the middle of its text."""
-    if size_of(message) <= limit:
+    if message.size <= limit:
         return message
-    bare = _without_text(message)
-    return msgspec.structs.replace(bare, text=short(message.text, max(limit - size_of(bare), LEAST)))
+    bare = message.without_text()
+    return msgspec.structs.replace(bare, text=short(message.text, max(limit - bare.size, LEAST)))

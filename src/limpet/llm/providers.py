@@ -5,7 +5,6 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC
-from email.utils import parsedate_to_datetime
 from math import isfinite
 from typing import Any, Generic, TypeVar
 
@@ -41,6 +40,8 @@ WITH_RETRY_AFTER = (429, 503)
 
 def unique_calls(calls: Iterable[ToolCall], messages: Iterable[PromptMessage]) -> tuple[ToolCall, ...]:
     """Give each call an id that is unique in its conversation."""
+    if not (calls := tuple(calls)):
+        return ()
     taken = {call.id for message in messages for call in message.calls}
     found: list[ToolCall] = []
     for call in calls:
@@ -152,6 +153,8 @@ def _number(text: str, per_second: int) -> float | None:
 
 def _date(text: str) -> float | None:
     """Return seconds since 1970, or None."""
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - slow to import
+
     try:
         date = parsedate_to_datetime(text)
         return date.replace(tzinfo=date.tzinfo or UTC).timestamp()

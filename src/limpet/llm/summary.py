@@ -12,7 +12,7 @@ from limpet.errors import ContextTooSmall
 from limpet.events import Spent
 from limpet.llm.loop import MODEL_TIMEOUT, RETRY, cost_of
 from limpet.llm.model import Model, Prompt, Reply
-from limpet.llm.prompt import digest_of, size_of, summary_prompt
+from limpet.llm.prompt import digest_of, summary_prompt
 from limpet.llm.providers import join_surrogates
 
 __all__ = ["ModelSummariser", "summary_request"]
@@ -54,7 +54,7 @@ class ModelSummariser(Summariser):
 
     def traits(self, messages: list[Message]) -> Traits:
         """Return the traits of the step: it reserves the most tokens that the call may use."""
-        size = sum(map(size_of, self._request(messages).messages))
+        size = self._request(messages).size
         return Traits(effect="none", retry=RETRY, timeout=MODEL_TIMEOUT, max_spend=Spent(tokens=size + self._reply))
 
     def reference(self, messages: list[Message]) -> Mapping[str, Any]:

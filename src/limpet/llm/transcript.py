@@ -5,12 +5,14 @@ A call can lack its result after a crash of another program, in an imported conv
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import structs
+from msgspec import Struct, structs
 
+from limpet.context.window import Item
 from limpet.llm.model import Finish, PromptMessage, Reply, Thoughts, ToolCall
 from limpet.llm.providers import valid_name
 
@@ -34,7 +36,7 @@ INVALID_IN_ID = re.compile("[^A-Za-z0-9_-]")
 MAX_ID = 64
 
 
-class StoredMessage(NamedTuple):
+class StoredMessage(Struct, frozen=True, dict=True):
     """A message and its position in the conversation; position 0 means that it was inserted as a repair."""
 
     seq: int
@@ -44,6 +46,17 @@ class StoredMessage(NamedTuple):
     """The run that added it, if any."""
     repaired: bool = False
     """Whether it was added for a call without a result."""
+
+    @cached_property
+    def item(self) -> Item:
+        """The properties that its selection depends on."""
+        message = self.message
+        calls = tuple(call.id for call in message.calls)
+        return Item(self.seq, message.role, message.size, calls, message.call, self.pinned, message.least_size)
+
+    def with_message(self, **changes: Any) -> "StoredMessage":
+        """Return it with some fields of the message changed."""
+        return structs.replace(self, message=structs.replace(self.message, **changes))
 
 
 class RepairedTranscript(NamedTuple):
@@ -149,6 +162,8 @@ def repair(said: Sequence[StoredMessage], run: str = "") -> RepairedTranscript:
 
     `run` is the run that reads them. Calls of other runs may still be running.
     """
+    if _is_valid(said):
+        return RepairedTranscript(tuple(said), ())
     faults: list[str] = []
     distinct = _distinct(said, faults)
     results = _results(distinct, faults)
@@ -165,6 +180,27 @@ def repair(said: Sequence[StoredMessage], run: str = "") -> RepairedTranscript:
     return RepairedTranscript(tuple(found), tuple(faults))
 
 
+def _is_valid(said: Sequence[StoredMessage]) -> bool:
+    """Return whether each call has its own id and is directly followed by its result, as in most conversations."""
+    ids: set[str] = set()
+    open_: list[ToolCall] = []
+    for each in said:
+        message = each.message
+        if message.role == "tool":
+            call = open_.pop() if open_ else None
+            if call is None or call.id != message.call or call.name != message.tool:
+                return False
+        elif open_ or not (message.text or message.calls):
+            return False
+        elif message.calls:
+            known = len(ids)
+            ids.update(call.id for call in message.calls)
+            if len(ids) - known != len(message.calls):
+                return False
+            open_ += reversed(message.calls)
+    return not open_
+
+
 def _distinct(said: Sequence[StoredMessage], faults: list[str]) -> list[StoredMessage]:
     """Make call ids unique: a later duplicate gets another id, and so does the next result with that id."""
     found: list[StoredMessage] = []
@@ -173,9 +209,8 @@ def _distinct(said: Sequence[StoredMessage], faults: list[str]) -> list[StoredMe
     """New ids of duplicates that have no result yet, by old id, the newest last."""
     answered = {each.message.call for each in said if each.message.role == "tool"}
     for each in said:
-        message = each.message
         calls: list[ToolCall] = []
-        for place, call in enumerate(message.calls):
+        for place, call in enumerate(each.message.calls):
             id = call.id
             if id in made:
                 faults.append(f"message {each.seq} has a call with an id that another has: {id}")
@@ -184,10 +219,11 @@ def _distinct(said: Sequence[StoredMessage], faults: list[str]) -> list[StoredMe
             made.add(id)
             calls.append(call if id == call.id else structs.replace(call, id=id))
         if calls:
-            message = structs.replace(message, calls=tuple(calls))
-        elif message.role == "tool" and latest.get(message.call):
-            message = structs.replace(message, call=latest[message.call].pop())
-        found.append(each._replace(message=message))
+            found.append(each if tuple(calls) == each.message.calls else each.with_message(calls=tuple(calls)))
+        elif each.message.role == "tool" and latest.get(each.message.call):
+            found.append(each.with_message(call=latest[each.message.call].pop()))
+        else:
+            found.append(each)
     return found
 
 
@@ -221,4 +257,4 @@ def _answers(
                 faults.append(f"message {each.seq} calls {call.name}, but has no result")
             text = UNDER_WAY if is_others else NO_RESULT
             result = StoredMessage(0, PromptMessage(role="tool", text=text, call=call.id), run=each.run)
-        yield result._replace(message=structs.replace(result.message, tool=call.name))
+        yield result if result.message.tool == call.name else result.with_message(tool=call.name)

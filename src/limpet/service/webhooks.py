@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC
-from email.utils import parsedate_to_datetime
-from http.client import HTTPConnection, HTTPException
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Any
 from urllib.parse import SplitResult, quote, urlsplit
@@ -160,6 +158,8 @@ class Webhook:
 
     def _post(self, wire: "_Wire", body: bytes, key: str, now: int) -> tuple[int, str]:
         """Send the request; return the status of the response and its Retry-After header."""
+        from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - slow to import
+
         version = importlib.import_module("importlib.metadata").version("limpet")
         headers = {
             "Host": self._authority,
@@ -286,6 +286,8 @@ def _is_public(text: str) -> bool:
 
 def _seconds(retry_after: str, now: int) -> float | None:
     """Return the delay that a Retry-After header requests, from 0 s to an hour, or None if it cannot be parsed."""
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - slow to import
+
     text = retry_after.strip()
     if re.fullmatch("[0-9]+", text):
         return min(float(text), MAX_SECONDS)

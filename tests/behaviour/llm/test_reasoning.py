@@ -26,7 +26,7 @@ from limpet.adapters.openai import OpenAIModel
 from limpet.adapters.pydantic_ai import PydanticAIModel
 from limpet.events import bodies as b
 from limpet.llm.model import Prompt, PromptMessage, Reply, Thoughts, ToolCall, ToolSpec
-from limpet.llm.prompt import SUMMARY, digest_of, size_of
+from limpet.llm.prompt import SUMMARY, digest_of
 from limpet.testing import ScriptedModel, calls
 from tests.behaviour.llm.reasoning_agent import reasoning_agent, run_agent
 from tests.crash.processes import Child
@@ -553,7 +553,7 @@ async def test_reasoning_counts_toward_the_window_and_leaves_with_its_calls() ->
         assert await app.run(agent, "look", id="r") == "done"
         assert any(each.messages[0].text == SUMMARY for each in model.prompts)
         for request in model.prompts:
-            assert sum(map(size_of, request.messages)) + (request.max_tokens or 0) < 16_000
+            assert sum(each.size for each in request.messages) + (request.max_tokens or 0) < 16_000
             wanting = [each for each in request.messages if each.calls]
             assert all(each.thoughts is not None for each in wanting)
         assert max(len([each for each in request.messages if each.thoughts]) for request in model.prompts) > 2

@@ -16,7 +16,7 @@ from limpet.events import bodies as b
 from limpet.events.values import encode
 from limpet.journal import ConversationWriter
 from limpet.llm.model import Prompt, PromptMessage, Reply, ToolCall
-from limpet.llm.prompt import MAX_REPLY, SUMMARY, item_of, size_of, spec_size
+from limpet.llm.prompt import MAX_REPLY, SUMMARY
 from limpet.llm.transcript import UNDER_WAY, StoredMessage, repair
 from limpet.state import AgentState
 from limpet.state.patch import Working
@@ -47,7 +47,7 @@ SAID = st.lists(st.tuples(MESSAGES, st.integers(0, 5).map(lambda number: number 
 
 def window_use(request: Prompt) -> int:
     """Return the tokens that a prompt and its reply need."""
-    texts = sum(size_of(each) for each in request.messages)
+    texts = sum(each.size for each in request.messages)
     tools = sum(
         tokens(each.name) + tokens(each.description) + tokens(canonical(each.schema).decode()) for each in request.tools
     )
@@ -95,18 +95,19 @@ def test_a_repaired_conversation_is_valid_and_needs_no_second_repair(said: list[
 @given(SAID, st.integers(0, 4_000))
 def test_selected_messages_fit_and_keep_calls_with_results(said: list[StoredMessage], room: int) -> None:
     """The newest messages, and pinned ones as far as they can be truncated."""
-    items = [item_of(each) for each in repair(said).messages]
+    items = [each.item for each in repair(said).messages]
     chosen = select(items, room)
     assert chosen.size <= room
     assert chosen.left_out == len(items) - len(chosen.places)
-    seen, place = set(chosen.places), 0
+    seen = set(chosen.places)
     least = 0
     for unit in units(items):
-        places = {*range(place, place + len(unit))}
-        place += len(unit)
-        assert places <= seen or not places & seen
-        if any(item.pinned for item in unit) or place == len(items):
-            least += sum(min(item.least or 0, item.size) + EACH for item in unit)
+        members = [items[place] for place in unit.places]
+        assert {*unit.places} <= seen or not {*unit.places} & seen
+        assert unit.pinned == any(item.pinned for item in members)
+        assert unit.size == sum(item.size + EACH for item in members)
+        if unit.pinned or unit.places.stop == len(items):
+            least += sum(min(item.least or 0, item.size) + EACH for item in members)
     if least <= room:
         assert {n for n, item in enumerate(items) if item.pinned} <= seen
         assert not items or len(items) - 1 in seen
@@ -401,7 +402,7 @@ async def test_pinned_messages_survive_summaries() -> None:
 def test_tools_and_the_reply_count_toward_the_window() -> None:
     agent = long_agent("windows_costs", 1, [])
     llm = agent.llm.frame
-    assert llm.room + MAX_REPLY + sum(map(spec_size, llm.tools)) < llm.window
-    assert isinstance(item_of(StoredMessage(2, PromptMessage(role="user", text="x"))), Item)
+    assert llm.room + MAX_REPLY + sum(each.size for each in llm.tools) < llm.window
+    assert isinstance(StoredMessage(2, PromptMessage(role="user", text="x")).item, Item)
     with pytest.raises(limpet.ContextTooSmall):
         limpet.llm_agent("windows_tiny", model=ScriptedModel("x"), instructions="Go on.", window=4_000)

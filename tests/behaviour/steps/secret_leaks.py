@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 import limpet
 from limpet import Secret
-from limpet.cli import command
+from limpet.cli.commands import command
 from limpet.events import blobs_of
 from limpet.events.values import encode
 from limpet.journal import load

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from limpet import LimpetError, Tampered
-from limpet.cli import command
+from limpet.cli.commands import command
 from limpet.service.app import App
 from limpet.service.verify import verify_all
 from limpet.stores import RequestFilter, RunFilter, RunRow

@@ -38,9 +38,10 @@ async def pay(cents: int) -> int:
 async def clerk(run: limpet.Run) -> int:
     """Record what is due, wait for a signal, and pay it."""
     await run.patch(facts={"due": DUE})
-    async for _ in run.turns(max=1):
-        await run.receive("go", int)
-        return await run.step(pay, run.state.facts["due"])
+    async for turn in run.turns(max=2):
+        if turn.number == 2:  # Snapshots are written between turns.
+            await run.receive("go", int)
+            return await run.step(pay, run.state.facts["due"])
     return 0
 
 

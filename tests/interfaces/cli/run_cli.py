@@ -22,7 +22,7 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from limpet import RunFailed, sync
-from limpet.cli import command
+from limpet.cli.commands import command
 from tests.interfaces.cli.shop import both, letter, order
 
 ROOT = Path(__file__).parents[3]

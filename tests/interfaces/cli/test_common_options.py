@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import typer
 
-from limpet.cli import command
-from limpet.cli.command_group import TOPICS
+from limpet.cli.commands import command
+from limpet.cli.contents import TOPICS
 from tests.interfaces.cli.run_cli import LIMPET, ROOT, limpet, limpet_json, terminal
 
 GROUP: Any = typer.main.get_command(command)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import limpet
 from limpet import sync
-from limpet.cli import command as group
+from limpet.cli.commands import command as group
 from limpet.cli.derived import OWN, add_operations
 from limpet.mcp import server_of
 from limpet.service.operation import Limit, Operation, Param, RunId, operations_of, query

@@ -41,7 +41,7 @@ class Call:
         """Open connection of the store, in a tool with `effect="transaction"`."""
         self.note = ""
         self.fraction: float | None = None
-        self.partial_value: Payload | None = None
+        self._partial: Payload | Callable[[], Any] | None = None
         self.late: asyncio.Future[Any] | None = None
         """Result of a function that still ran on its thread after its timeout."""
         self._tokens, self._cost = 0, 0.0
@@ -67,8 +67,24 @@ class Call:
 
     def partial(self, value: Any) -> None:
         """Record a partial result. The compensation receives it if the step has no result."""
-        self.partial_value = inline(self._redaction.value(hidden(value)))
+        self._partial = self._payload(value)
         self._on_change()
+
+    def _partial_from(self, read: Callable[[], Any]) -> None:
+        """Record a partial result that grows: `read` returns it when it is recorded, or None if there is none."""
+        self._partial = read
+        self._on_change()
+
+    @property
+    def partial_value(self) -> Payload | None:
+        """The partial result, if there is one."""
+        if not callable(self._partial):
+            return self._partial
+        value = self._partial()
+        return None if value is None else self._payload(value)
+
+    def _payload(self, value: Any) -> Payload:
+        return inline(self._redaction.value(hidden(value)))
 
     def spent(self, *, tokens: int = 0, cost: float = 0) -> None:
         """Report tokens and cost that this call used. Repeated reports add up; the budget counts them."""

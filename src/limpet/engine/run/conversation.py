@@ -185,8 +185,8 @@ class RunConversation:
         return seq
 
     async def _last_seq(self) -> int:
-        found = await self._x.kit.store.positions([self.id])
-        return found[self.id].seq if self.id in found else 0
+        head = await self._writer.look_again()
+        return head.seq if head is not None else 0
 
     async def messages(self, name: str, record: Record | None, last: int | None) -> list[Message]:
         """Return the newest messages in order, after the latest summary if there is one."""

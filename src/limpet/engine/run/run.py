@@ -667,10 +667,12 @@ class Turns(AsyncIterator[Turn]):
     async def _next(self) -> None:
         x = self._x
         self._apply_received()
+        # Only the turn that ends here must be stored. The start of the next one is stored with its first events.
+        must_store = (self._number > 0 and bool(x.journal.pending)) or x.journal.is_snapshot_due
         self._number += 1
         x.journal.add(b.TurnStarted(loop=self._loop, number=self._number))
         with x.gate.work():
-            if x.recorder.must_flush("turn_ends"):
+            if must_store and x.recorder.must_flush("turn_ends"):
                 await x.recorder.flush()
             await x.recorder.snapshot()
 

@@ -60,11 +60,16 @@ class ProgressReports:
         self._loop = asyncio.get_running_loop()
         self._last: int | None = None
         self._cancel_timer: Any = None
+        self._is_due = False
+        """Whether a report is scheduled, which will contain what is reported until then."""
         self._flushing: asyncio.Task[None] | None = None
         self.call: Call | None = None
 
     def notify(self) -> None:
         """Schedule a report. Thread-safe."""
+        if self._is_due:
+            return
+        self._is_due = True
         with suppress(RuntimeError):  # the loop is closed, and the tool continues on its thread
             self._loop.call_soon_threadsafe(self._write_or_delay)
 
@@ -85,11 +90,11 @@ class ProgressReports:
         self._write()
 
     def _write(self) -> None:
-        self._cancel_timer = None
+        self._cancel_timer, self._is_due = None, False
         if self.call is None or self._x.gate.is_closed:
             return
-        call = self.call
-        if not call.note and call.fraction is None and call.partial_value is None:
+        call, partial = self.call, self.call.partial_value
+        if not call.note and call.fraction is None and partial is None:
             return
         self._last = self._x.kit.clock.ticks()
         self._x.journal.add(
@@ -98,7 +103,7 @@ class ProgressReports:
                 attempt=self._attempt,
                 note=call.note,
                 fraction=call.fraction,
-                partial=call.partial_value,
+                partial=partial,
             )
         )
         self._flushing = self._loop.create_task(self._x.recorder.flush())

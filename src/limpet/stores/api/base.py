@@ -22,6 +22,7 @@ from limpet.redaction import NOTHING, Redaction
 from limpet.stores import writes
 from limpet.stores.backend import Backend, Capabilities, Outcome
 from limpet.stores.cipher import MasterKeys
+from limpet.stores.recent_values import RecentValues
 from limpet.stores.row_encryption import reveal_row
 from limpet.stores.rows import RunRow
 from limpet.stores.threads import Executor, Threads
@@ -62,6 +63,7 @@ class StoreBase:
         self.redaction: Redaction = NOTHING
         """Redaction of values before they are packed. Secrets are hidden in any case."""
         self._compress = compress
+        self._recent_values = RecentValues()
         self._watching = Watching(backend, self._handover)
         lane = self._handover.lane("limpet-write")
         self._writer = Writer(lane, self._commit, self._commit_now, backend.reopen, self._watching)

@@ -56,6 +56,8 @@ class Logs(Payloads):
             return writes.Appended((leg.events[-1].event.head,))
         small = await self._small(blobs) if blobs else ()
         done = await self._submit(writes.Append(legs, small))
+        if isinstance(done, writes.Appended):
+            self._recent_values.note_stored(blob.id for blob in small)
         return writes.Taken(reveal_row(self.codec, done.row), done.first) if isinstance(done, writes.Taken) else done
 
     async def extend(self, leg: writes.Extend) -> bool:

@@ -7,7 +7,7 @@ from msgspec import DecodeError, Raw, UnsetType
 
 from limpet.clock import Duration, microseconds
 from limpet.errors import BlobDamaged, InvalidValue, NotFound
-from limpet.events import Packed, Payload
+from limpet.events import Packed, Payload, canonical
 from limpet.secret import hidden
 from limpet.stores import writes
 from limpet.stores.api.base import StoreBase
@@ -19,7 +19,6 @@ from limpet.stores.blobs import (
     pack_blob,
     pack_canonical,
     pack_chunk,
-    pack_value,
     unpack_chunk,
     whole_blob,
 )
@@ -32,26 +31,42 @@ class Payloads(StoreBase):
 
     def pack(self, value: object, *, inline: int = INLINE) -> tuple[Payload, tuple[Blob, ...]]:
         """Return a value as a payload: inline if it is small, else with the blob to pass to the append."""
-        return pack_value(self.codec, self.redaction.value(hidden(value)), inline=inline)
+        return self.pack_canonical(canonical(self.redaction.value(hidden(value))), inline=inline)
 
-    def pack_canonical(self, data: bytes) -> tuple[Payload, tuple[Blob, ...]]:
+    def pack_canonical(self, data: bytes, *, inline: int = INLINE) -> tuple[Payload, tuple[Blob, ...]]:
         """Return an encoded value as a payload, with its blob if the value is large."""
-        return pack_canonical(self.codec, data)
+        payload, blobs = pack_canonical(self.codec, data, inline=inline)
+        for blob in blobs:
+            self._recent_values.keep_packed(blob.id, data)
+        return payload, blobs
 
     async def unpack(self, payload: Payload) -> Any:
         """Return the value of a payload, inline or in a blob."""
         if isinstance(payload.blob, UnsetType):
             return payload.value()
+        there = await self._small_values([payload])
+        if payload.blob in there:
+            return _value(payload.blob, there[payload.blob])
         return _value(payload.blob, b"".join([part async for part in self.read_blob(payload.blob)]))
 
     async def unpack_all(self, payloads: Sequence[Payload]) -> list[Any]:
         """Return the values of some payloads; those in small blobs are read together."""
-        wanted = list({each.blob for each in payloads if isinstance(each.blob, str) and is_name(each.blob)})
-        small = await self._ask(lambda: self._backend.small_blobs(wanted)) if len(wanted) > 1 else []
-        there = {row.id: whole_blob(self.codec, row, chunk) for row, chunk in small}
+        there = await self._small_values(payloads)
         return [
             _value(each.blob, there[each.blob]) if each.blob in there else await self.unpack(each) for each in payloads
         ]
+
+    async def _small_values(self, payloads: Sequence[Payload]) -> dict[object, bytes]:
+        """Return the contents of blobs of one chunk, by name: from memory, or else read together."""
+        names = {each.blob for each in payloads if isinstance(each.blob, str) and each.size <= CHUNK}
+        there: dict[object, bytes] = {
+            name: data for name in names if (data := self._recent_values.get(name)) is not None
+        }
+        wanted = [name for name in names if name not in there and is_name(name)]
+        for row, chunk in await self._ask(lambda: self._backend.small_blobs(wanted)) if wanted else ():
+            there[row.id] = data = whole_blob(self.codec, row, chunk)
+            self._recent_values.keep_stored(row.id, data)
+        return there
 
     async def put_blob(self, data: bytes | AsyncIterable[bytes]) -> Payload:
         """Store content before the event that will refer to it. Without a reference it is collected after an hour."""
@@ -108,6 +123,7 @@ class Payloads(StoreBase):
     async def collect_blobs(self, *, grace: Duration = "1h") -> int:
         """Delete the blobs that have had no references for this long; return their number."""
         collected, limit = 0, 500
+        self._recent_values.clear()
         while True:
             found = await self._submit(writes.Collect(grace=microseconds(grace), limit=limit))
             collected += found
