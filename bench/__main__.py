@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -25,6 +26,7 @@ ENOUGH = 50
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print and write."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that servers and folders are removed
     options = _options(arguments)
     sizes = _sizes(options)
     results = measure(sizes)

@@ -2,20 +2,22 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from threading import Timer
 from typing import Any, NamedTuple
 
 __all__ = ["LIMPET", "PEERS", "Failed", "Program", "figures_in", "takeover"]
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENTS = ROOT / ".bench"
-# Seconds that one measurement may take.
-LIMIT = 420
+# Seconds that one measurement may take, and a takeover.
+LIMIT, LATE = 420, 90
 
 
 class Failed(Exception):
@@ -35,31 +37,40 @@ class Program(NamedTuple):
 
     def measure(self, workload: str, **arguments: Any) -> dict[str, Any]:
         """Run a workload in a new process, and return its figures. Raises Failed."""
+        with self.started(workload, **arguments) as child:
+            try:
+                output, errors = child.communicate(timeout=LIMIT)
+            except subprocess.TimeoutExpired as late:
+                raise Failed(f"took longer than {LIMIT} s") from late
+        if child.returncode:
+            raise Failed(_last_line(errors) or f"exit code {child.returncode}")
+        return figures_in(output)
+
+    @contextmanager
+    def started(self, workload: str, **arguments: Any) -> "Iterator[subprocess.Popen[str]]":
+        """Start a process, and kill it in the end with all its children."""
+        child = subprocess.Popen(
+            [str(self.python), "-m", self.module, workload, json.dumps(arguments)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "", "LANGSMITH_TRACING": "false"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         try:
-            done = subprocess.run(
-                self._command(workload, arguments), **_OPTIONS, stdin=subprocess.DEVNULL, timeout=LIMIT, check=False
-            )
-        except subprocess.TimeoutExpired as late:
-            raise Failed(f"took longer than {LIMIT} s") from late
-        if done.returncode:
-            raise Failed(_last_line(done.stderr) or f"exit code {done.returncode}")
-        return figures_in(done.stdout)
-
-    def start(self, workload: str, **arguments: Any) -> "subprocess.Popen[str]":
-        """Start a process that runs until it is killed."""
-        return subprocess.Popen(self._command(workload, arguments), **_OPTIONS, stdin=subprocess.DEVNULL)
-
-    def _command(self, workload: str, arguments: Mapping[str, Any]) -> list[str]:
-        return [str(self.python), "-m", self.module, workload, json.dumps(arguments)]
+            yield child
+        finally:
+            _kill(child)
+            child.communicate()
 
 
-_OPTIONS: dict[str, Any] = {
-    "cwd": ROOT,
-    "stdout": subprocess.PIPE,
-    "stderr": subprocess.PIPE,
-    "text": True,
-    "env": {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "LANGSMITH_TRACING": "false"},
-}
+def _kill(child: "subprocess.Popen[str]") -> None:
+    """Kill a process and its children."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+
 
 LIMPET = Program("Limpet", "bench.workloads", Path(sys.executable))
 PEERS = {
@@ -93,25 +104,23 @@ def takeover(program: Program, url: str, lease: float) -> dict[str, float]:
     with ExitStack() as children:
         server = url
         if program.name == "Temporal":
-            server = _first_line(_child(children, program, "serve", url=url))
-        first = _child(children, program, "stand_by", url=server, lease=lease, start=True)
+            server = _first_line(_started(children, program, "serve", url=url))
+        first = _started(children, program, "stand_by", url=server, lease=lease, start=True)
         _steps_until(first, 5)
-        second = _child(children, program, "stand_by", url=server, lease=lease, start=False)
+        second = _started(children, program, "stand_by", url=server, lease=lease, start=False)
         _line(second, "ready")
         _steps_until(first, 10)
         killed = time.monotonic()
-        first.kill()
+        _kill(first)
         return {"takeover": _step_at(second) - killed, "lease": lease}
 
 
-def _child(children: ExitStack, program: Program, workload: str, **arguments: Any) -> "subprocess.Popen[str]":
-    child = program.start(workload, **arguments)
-
-    def end() -> None:
-        child.terminate() if workload == "serve" else child.kill()
-        child.communicate()
-
-    children.callback(end)
+def _started(children: ExitStack, program: Program, workload: str, **arguments: Any) -> "subprocess.Popen[str]":
+    """Start a process that is killed when it is late, which ends every wait for its output."""
+    child = children.enter_context(program.started(workload, **arguments))
+    late = Timer(LATE, _kill, [child])
+    children.callback(late.cancel)
+    late.start()
     return child
 
 

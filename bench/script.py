@@ -8,6 +8,7 @@ import asyncio
 import base64
 import inspect
 import json
+import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -75,9 +76,13 @@ def report_step(number: int) -> None:
 
 
 def answer(workloads: Mapping[str, Callable[..., Any]]) -> None:
-    """Run the workload that the command line names, and print its figures as the last line."""
+    """Run the workload that the command line names, print its figures as the last line, and end the process.
+
+    It ends at once, because threads of a system may still wait for something.
+    """
     name, arguments = sys.argv[1], json.loads(sys.argv[2])
     found = workloads[name](**arguments)
     if inspect.iscoroutine(found):
         found = asyncio.run(found)
     print(json.dumps(found), flush=True)
+    os._exit(0)

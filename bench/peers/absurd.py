@@ -157,9 +157,9 @@ async def idle(url: str, seconds: float) -> dict[str, float]:
         return {"idle": watch.cpu / watch.seconds * 100}
 
 
-async def stand_by(url: str, lease: int, start: bool) -> dict[str, float]:
+async def stand_by(url: str, lease: float, start: bool) -> dict[str, float]:
     """Run a worker until it is killed; a worker that starts the task reports its steps first."""
-    async with worker(url, claim=lease) as client:
+    async with worker(url, claim=int(lease)) as client:
         if start:
             await client.start(2_000, slow=True)
         print("ready", flush=True)

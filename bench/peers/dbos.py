@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import psycopg
 from dbos import DBOS, SetWorkflowID
 
 from bench.script import BODY, Stopwatch, answer, path_of
@@ -109,7 +110,8 @@ def settings(url: str) -> dict[str, str]:
     """Return how durable its commits are."""
     with launched(url):
         if not url.startswith("sqlite"):
-            return {"synchronous_commit": "that of the server"}
+            with psycopg.connect(url) as server:
+                return {"synchronous_commit": server.execute("SHOW synchronous_commit").fetchone()[0]}
         db = sqlite3.connect(path_of(url))
         return {name: str(db.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("journal_mode", "synchronous")}
 

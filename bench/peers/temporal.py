@@ -148,6 +148,7 @@ async def idle(url: str, seconds: float) -> dict[str, float]:
     """Return the CPU of a worker that has nothing to do, in percent of a core; the server's is `server`."""
     async with worker(url) as client:
         await (await begin(client, "warm", 1)).result()
+        await asyncio.sleep(min(seconds, 5))  # let the server settle
         before, watch = server_cpu(), Stopwatch()
         await asyncio.sleep(seconds)
         return {"idle": watch.cpu / watch.seconds * 100, "server": (server_cpu() - before) / watch.seconds * 100}
