@@ -147,6 +147,7 @@ def _workers(sizes: Sizes) -> Iterator[Task]:
 def _conversation(sizes: Sizes) -> Iterator[Task]:
     rounds, peer = min(sizes.rounds, 2), PEERS["LangGraph"]
     yield _limpet("conversation", "Limpet", SQLITE, rounds, "conversation", turns=sizes.turns)
+    yield _limpet("conversation", "Limpet, prose", SQLITE, rounds, "conversation", turns=sizes.turns, prose=True)
     measure = _asked(peer, "conversation", turns=sizes.turns)
     yield Task(Row("conversation", "LangGraph", SQLITE), peer, measure, rounds)
 

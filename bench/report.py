@@ -65,7 +65,8 @@ TABLES = (
     Table(
         "conversation",
         "A conversation of {turns} turns",
-        "Each turn is a message and a reply of 1 KB of noise, which does not compress; the model replies immediately. "
+        "Each turn is a message and a reply of 1 KB: noise, which does not compress, or prose. The model replies "
+        "immediately. "
         "Limpet: each turn is a run of an LLM agent. LangGraph: each turn invokes a graph of one node. The bytes are "
         "those of the SQLite file.",
         [Column("bytes", "bytes"), Column("ms a turn", "turn"), Column("CPU, ms a turn", "cpu")],

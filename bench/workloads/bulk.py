@@ -14,6 +14,7 @@ import psycopg
 
 import limpet
 from bench.script import Stopwatch, path_of, wait_for
+from limpet.stores.postgres.connection import Address
 
 __all__ = ["fill", "million"]
 
@@ -115,30 +116,32 @@ def _copy_in_sqlite(file: str, shares: Sequence[tuple[str, int]]) -> None:
 
 
 def _copy_in_postgres(url: str, shares: Sequence[tuple[str, int]]) -> None:
-    with psycopg.connect(url) as db:
+    address = Address.parse(url)
+    streams, events = (f'"{address.schema}".{name}' for name in ("streams", "events"))
+    with psycopg.connect(address.server) as db:
         # Without triggers, which would update one counter a million times in one transaction.
         db.execute("SET LOCAL session_replication_role = replica")
-        listed = "SELECT column_name FROM information_schema.columns WHERE table_schema = 'limpet' AND table_name = "
-        streams = _columns(db.execute((listed + "'streams'").encode()).fetchall())
-        events = _columns(db.execute((listed + "'events'").encode()).fetchall(), without=("xid",))
+        rows = db.execute(
+            "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = %s", [address.schema]
+        ).fetchall()
+        of_streams = _columns([row[1:] for row in rows if row[0] == "streams"])
+        of_events = _columns([row[1:] for row in rows if row[0] == "events"], without=("xid",))
         for how, count in shares:
-            found = db.execute(b"SELECT max(number) FROM limpet.streams").fetchone()
+            found = db.execute(f"SELECT max(number) FROM {streams}".encode()).fetchone()
             assert found is not None
             given = {"how": how, "count": count, "base": found[0]}
             series = "WITH copies AS (SELECT generate_series(1, %(count)s::bigint) AS n) "
-            db.execute((series + _streams("limpet.streams", streams, "%(")).encode(), given)
-            db.execute((series + _events("limpet.events", "limpet.streams", events, "%(")).encode(), given)
-        db.execute(
-            b"SELECT setval(pg_get_serial_sequence('limpet.streams', 'number'), max(number)) FROM limpet.streams"
-        )
-        db.execute(b"DELETE FROM limpet.counters")
-        db.execute(
-            b"INSERT INTO limpet.counters (agent, status, spread, n) "
-            b"SELECT agent, status, 0, count(*) FROM limpet.streams WHERE type = 'run' GROUP BY agent, status"
-        )
-    with psycopg.connect(url, autocommit=True) as db:
-        db.execute(b"VACUUM ANALYZE limpet.streams")
-        db.execute(b"VACUUM ANALYZE limpet.events")
+            db.execute((series + _streams(streams, of_streams, "%(")).encode(), given)
+            db.execute((series + _events(events, streams, of_events, "%(")).encode(), given)
+        sequence = f"pg_get_serial_sequence('{streams}', 'number')"
+        db.execute(f"SELECT setval({sequence}, max(number)) FROM {streams}".encode())
+        counters = f'"{address.schema}".counters'
+        db.execute(f"DELETE FROM {counters}".encode())
+        counted = f"SELECT agent, status, 0, count(*) FROM {streams} WHERE type = 'run' GROUP BY agent, status"
+        db.execute(f"INSERT INTO {counters} (agent, status, spread, n) {counted}".encode())
+    with psycopg.connect(address.server, autocommit=True) as db:
+        for table in (streams, events):
+            db.execute(f"VACUUM ANALYZE {table}".encode())
 
 
 def _columns(rows: Sequence[Any], without: Sequence[str] = ()) -> list[str]:

@@ -1,6 +1,7 @@
 """Conversations with an LLM agent: bytes on disk, and the time and CPU of a turn, also after many messages."""
 
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 
 import limpet
@@ -16,15 +17,16 @@ __all__ = ["conversation", "last_page", "turns_at"]
 BATCH = 500
 
 
-async def conversation(url: str, turns: int) -> dict[str, float]:
+async def conversation(url: str, turns: int, prose: bool = False) -> dict[str, float]:
     """Hold a conversation, 1 KB each way, each turn a run of an LLM agent whose model answers immediately."""
-    agent, file = conversations.talker(), Path(path_of(url))
+    say = conversations.prose if prose else conversations.text
+    agent, file = conversations.talker(say), Path(path_of(url))
     async with limpet.open(url, agents=[agent]):
         pass
     empty = conversations.size(file)
     async with limpet.open(url, agents=[agent]) as app:
         watch = Stopwatch()
-        await _talk(app, agent, turns)
+        await _talk(app, agent, turns, say=say)
         figures = {"turn": watch.seconds / turns * 1e3, "cpu": watch.cpu / turns * 1e3}
     return figures | {"bytes": conversations.size(file) - empty}
 
@@ -68,8 +70,14 @@ async def fill(url: str, messages: int) -> None:
             await talk.append(*added, blobs=[blob for _, _, blobs in packed for blob in blobs])
 
 
-async def _talk(app: limpet.App, agent: limpet.Agent[str, str], turns: int, since: int = 0) -> None:
+async def _talk(
+    app: limpet.App,
+    agent: limpet.Agent[str, str],
+    turns: int,
+    *,
+    since: int = 0,
+    say: Callable[[str], str] = conversations.text,
+) -> None:
     for number in range(since, since + turns):
-        said = conversations.text(f"message {number}")
-        handle = await app.start(agent, said, conversation="c", session="s")
+        handle = await app.start(agent, say(f"message {number}"), conversation="c", session="s")
         await handle.result()
