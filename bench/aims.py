@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from bench.processes import PEERS
 from bench.results import Results
 
 __all__ = ["AIMS", "Aim", "Verdict", "verdicts"]
 
 SQLITE, POSTGRES = "SQLite", "PostgreSQL"
-MANY_PEERS = ("LangGraph", "DBOS", "Absurd")
 Figure = Callable[[Results], float | None]
 
 
@@ -100,7 +100,8 @@ def _count(kind: str, name: str) -> Figure:
 
 def _best_peer(on: str) -> Figure:
     def best(results: Results) -> float | None:
-        return max((found for peer in MANY_PEERS if (found := results.median("many", peer, on, "steps"))), default=None)
+        peers = [row for row in results.rows("many") if row.on == on and row.who.split(",")[0] in PEERS]
+        return max((found for row in peers if (found := results.median(*row, "steps"))), default=None)
 
     return best
 

@@ -129,6 +129,10 @@ def _many(sizes: Sizes) -> Iterator[Task]:
         for kind in KINDS:
             yield _limpet("many", f"Limpet, {kind}s", on, sizes.rounds, "many", kind=kind, **load)
     yield from _peers("many", sizes.rounds, "many", without=("Temporal",), **load)
+    peer = PEERS["LangGraph"]
+    for on in BOTH:
+        row = Row("many", "LangGraph, asyncio", on)
+        yield Task(row, peer, _asked(peer, "many_async", **load), sizes.rounds)
     yield _temporal("many", **load)
 
 
@@ -185,7 +189,7 @@ def _resume(sizes: Sizes) -> Iterator[Task]:
     left = (("steps", sizes.peers_replayed), ("steps", sizes.replayed), ("turns", sizes.long_turns))
     for on in BOTH:
         for kind, count in left:
-            who, rounds = f"Limpet, {count:,} {kind}", min(sizes.rounds, 1 if kind == "turns" else 3)
+            who, rounds = f"Limpet, {count:,} {kind}", min(sizes.rounds, 2 if kind == "turns" else 3)
             yield Task(Row("resume", who, on), LIMPET, _left(LIMPET, kind=kind, count=count), rounds)
     for task in _peers("resume", min(sizes.rounds, 2), "resume", without=("Temporal",)):
         row = task.row._replace(who=f"{task.row.who}, {sizes.peers_replayed:,} steps")
