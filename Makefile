@@ -4,7 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 CORE := .venv/.core
 READY := .venv/.ready
-PEERS := .venv/peers
+PEERS := langgraph dbos absurd temporal
+PIN := --python-version 3.11 --no-annotate --no-header --no-emit-index-url --no-emit-find-links
 # Tests write and sync a lot, and kill processes, not machines, so they use a RAM disk if it is large enough.
 SCRATCH := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "TMPDIR=/dev/shm"}')
 
@@ -58,13 +59,13 @@ fix: $(READY)  ## apply automatic fixes, and regenerate pages
 	@$(BIN)/ruff format --quiet
 	@$(BIN)/python -m tests.docs.reference
 
-$(PEERS)/.ready: $(READY)
-	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(PEERS)
-	@$(BIN)/uv pip install --quiet --python $(PEERS)/bin/python --constraint constraints.txt --group peers
+.bench/%/.ready: bench/peers/%.txt | $(READY)
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .bench/$*
+	@$(BIN)/uv pip install --quiet --python .bench/$*/bin/python --constraint $< --group $*
 	@touch $@
 
-bench: $(PEERS)/.ready  ## measure speed, compared with bare loops and a peer
-	@LANGGRAPH_PYTHON=$${LANGGRAPH_PYTHON:-$(PEERS)/bin/python} $(BIN)/python -m bench
+bench: $(READY) $(patsubst %,.bench/%/.ready,$(if $(QUICK),langgraph,$(PEERS)))  ## measure speed, compared with bare loops and peers (QUICK=1, ONLY=one,many, PUBLISH=1)
+	@$(BIN)/python -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(PUBLISH),--publish)
 
 crash: $(READY) tools  ## run the long tests: many processes, kills, faults
 	@$(SCRATCH) $(BIN)/python -m pytest tests/crash tests/behaviour --full -s -o faulthandler_timeout=0
@@ -73,8 +74,8 @@ golden: $(READY)  ## write the stored formats of this version to tests/golden
 	@$(BIN)/python -m tests.golden.make
 
 pin: $(READY)  ## pin the newest versions in constraints.txt
-	@$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --all-extras --group dev --group peers --python-version 3.11 \
-		--no-annotate --no-header --no-emit-index-url --output-file constraints.txt
+	@$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --all-extras --group dev $(PIN) --output-file constraints.txt
+	@for each in $(PEERS); do $(BIN)/uv pip compile --quiet --upgrade --group $$each $(PIN) --output-file bench/peers/$$each.txt; done
 
 clean:  ## remove the environment and caches
-	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf .venv .bench .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,149 @@
+"""The aims, each with its figure and whether it is met."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from bench.processes import PEERS
+from bench.results import Results
+
+__all__ = ["AIMS", "Aim", "Verdict", "verdicts"]
+
+SQLITE, POSTGRES = "SQLite", "PostgreSQL"
+Figure = Callable[[Results], float | None]
+
+
+class Aim(NamedTuple):
+    """A limit for one figure, and where it shall go later."""
+
+    title: str
+    figure: Figure
+    at_most: float | None = None
+    at_least: float | None = None
+    unit: str = "×"
+    later: float | None = None
+    """A stricter aim, of the same direction."""
+
+    @property
+    def limit(self) -> float:
+        limit = self.at_most if self.at_least is None else self.at_least
+        assert limit is not None
+        return limit
+
+    def distance(self, figure: float, limit: float) -> float:
+        """Return by which share of the limit a figure misses it; 0 if it is met."""
+        over = figure / limit - 1 if self.at_least is None else 1 - figure / limit
+        return max(over, 0.0)
+
+
+class Verdict(NamedTuple):
+    """An aim and its figure."""
+
+    aim: Aim
+    figure: float | None
+
+    @property
+    def text(self) -> str:
+        """`met`, `missed by …`, or `not measured`."""
+        if self.figure is None:
+            return "not measured"
+        missed = self.aim.distance(self.figure, self.aim.limit)
+        if missed:
+            return f"missed by {missed:.0%}" if missed >= 0.005 else "missed by less than 1%"
+        if self.aim.later is None:
+            return "met"
+        further = self.aim.distance(self.figure, self.aim.later)
+        return "met, also the later aim" if not further else f"met; {further:.0%} to the later aim"
+
+    @property
+    def aimed(self) -> str:
+        """The limit in words."""
+        word = "at most" if self.aim.at_least is None else "at least"
+        later = f" (later {self.aim.later:,g}{_unit(self.aim)})" if self.aim.later else ""
+        return f"{word} {self.aim.limit:,g}{_unit(self.aim)}{later}"
+
+    @property
+    def shown(self) -> str:
+        """The figure with its unit."""
+        if self.figure is None:
+            return "–"
+        return f"{self.figure:,.{0 if self.figure >= 100 else 1 if self.figure >= 10 else 2}f}{_unit(self.aim)}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return this for programs."""
+        return {"aim": self.aim.title, "limit": self.aimed, "figure": self.figure, "verdict": self.text}
+
+
+def _unit(aim: Aim) -> str:
+    return aim.unit if aim.unit in ("×", "%") else f" {aim.unit}"
+
+
+def verdicts(results: Results) -> list[Verdict]:
+    """Return every aim with its figure."""
+    return [Verdict(aim, aim.figure(results)) for aim in AIMS]
+
+
+def _of(workload: str, who: str, on: str, figure: str) -> Figure:
+    return lambda results: results.median(workload, who, on, figure)
+
+
+def _ratio(one: Figure, other: Figure) -> Figure:
+    def ratio(results: Results) -> float | None:
+        upper, lower = one(results), other(results)
+        return None if upper is None or not lower else upper / lower
+
+    return ratio
+
+
+def _count(kind: str, name: str) -> Figure:
+    return lambda results: results.counts.get(kind, {}).get(name)
+
+
+def _best_peer(on: str) -> Figure:
+    def best(results: Results) -> float | None:
+        peers = [row for row in results.rows("many") if row.on == on and row.who.split(",")[0] in PEERS]
+        return max((found for row in peers if (found := results.median(*row, "steps"))), default=None)
+
+    return best
+
+
+def _aims() -> Iterator[Aim]:
+    for on, kind, most in (
+        (SQLITE, "read", 2.2),
+        (SQLITE, "effect", 3.0),
+        (POSTGRES, "read", 2.5),
+        (POSTGRES, "effect", 3.5),
+    ):
+        step = _ratio(_of("one", f"Limpet, {kind}s", on, "step"), _of("one", "bare commits", on, "step"))
+        article = "a read" if kind == "read" else "an effect"
+        yield Aim(f"One run on {on}: {article}, compared with a bare commit", step, at_most=most)
+    read = _of("one", "Limpet, reads", SQLITE, "step")
+    faster = _ratio(_of("one", "LangGraph", SQLITE, "step"), read)
+    yield Aim("One run on SQLite: faster than LangGraph", faster, at_least=3.5, later=4)
+    for kind, least, later in (("reads", 7_500, 10_000), ("effects", 5_500, 7_000)):
+        steps = _of("many", f"Limpet, {kind}", SQLITE, "steps")
+        yield Aim(f"200 runs on SQLite: {kind}", steps, at_least=least, later=later, unit="steps/s")
+    best = _ratio(_of("many", "Limpet, reads", POSTGRES, "steps"), _best_peer(POSTGRES))
+    yield Aim("200 runs on PostgreSQL: faster than the best peer", best, at_least=8)
+    two = _ratio(
+        _of("workers", "Limpet, 2 processes", SQLITE, "steps"), _of("workers", "Limpet, 1 process", SQLITE, "steps")
+    )
+    yield Aim("Two worker processes on SQLite, compared with one", two, at_least=1.6)
+    for count in (10, 500, 5_000):
+        cpu = _of("turns", f"after {count:,} messages", SQLITE, "cpu")
+        yield Aim(f"CPU of an LLM turn after {count:,} messages", cpu, at_most=5, unit="ms")
+    for title, who, figure, most in (
+        ("CPU of `import limpet`", "`import limpet`", "cpu", 200),
+        ("Start of a script until its first step", "first step", "time", 500),
+        ("`limpet --help`", "`limpet --help`", "time", 300),
+    ):
+        yield Aim(title, _of("cold", who, SQLITE, figure), at_most=most, unit="ms")
+    for on in (SQLITE, POSTGRES):
+        steps, turns = (_of("resume", f"Limpet, {what}", on, "resume") for what in ("10,000 steps", "100,000 turns"))
+        yield Aim(f"Resume after 10,000 steps on {on}, with opening", steps, at_most=250, unit="ms")
+        yield Aim(f"Resume after 100,000 turns on {on}, with opening", turns, at_most=50, unit="ms")
+    for on in (SQLITE, POSTGRES):
+        yield Aim(f"CPU of an idle worker on {on}", _of("idle", "Limpet", on, "idle"), at_most=1, unit="%")
+    yield Aim("Memory that a read keeps until the run ends", _count("read", "bytes kept"), at_most=200, unit="bytes")
+
+
+AIMS: tuple[Aim, ...] = tuple(_aims())

@@ -1,0 +1,28 @@
+"""`python -m bench.workloads NAME ARGUMENTS`: run one of Limpet's workloads, and print its figures as JSON."""
+
+from bench.script import answer
+from bench.workloads import agents, bulk, cold, long_runs, steps, store, talks
+
+MEASURES = (
+    steps.bare,
+    store.store,
+    steps.one,
+    steps.many,
+    steps.workers,
+    steps.work,
+    steps.stand_by,
+    long_runs.leave,
+    long_runs.resume,
+    long_runs.approval,
+    long_runs.states,
+    long_runs.idle,
+    talks.conversation,
+    talks.turns_at,
+    talks.last_page,
+    cold.cold,
+    bulk.million,
+)
+
+if __name__ == "__main__":
+    agents.quiet()
+    answer({each.__name__: each for each in MEASURES})

@@ -1,0 +1,111 @@
+"""Steps of one run, of many runs at once, and of runs that several worker processes share."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import limpet
+from bench.script import LONGEST, Stopwatch, path_of, wait_for
+from bench.workloads.agents import AGENTS, ALL, reads, slow
+from bench.workloads.cpu import CpuParts
+from limpet.stores.sqlite.baseline import bare as bare_sqlite
+
+__all__ = ["bare", "many", "one", "stand_by", "work", "workers"]
+
+
+def bare(url: str, commits: int, batches: int) -> dict[str, float]:
+    """Measure the limit: an insert of 1 KB and its commit, and batches of 200 rows in a commit."""
+    if url.startswith("sqlite"):
+        ground = bare_sqlite(Path(path_of(url)))
+    else:
+        from limpet.stores.postgres import baseline  # noqa: PLC0415 - needs an extra
+
+        ground = baseline.bare(baseline.in_schema(url, "bare"))
+    with ground as loop:
+        loop.per_commit(0, commits // 10)
+        step = loop.per_commit(commits, commits)
+        return {"step": step, "steps": loop.rows_per_second(0, batches)}
+
+
+async def one(url: str, kind: str, steps: int) -> dict[str, float]:
+    """Measure one run alone: microseconds a step, and the CPU of its parts."""
+    async with limpet.open(url, agents=ALL) as app:
+        await app.run(AGENTS[kind], min(steps, 30))  # Warm up: one-time costs are not measured.
+        with CpuParts() as parts:
+            watch = Stopwatch()
+            await app.run(AGENTS[kind], steps)
+            figures = watch.each(steps)
+        return figures | parts.each(steps)
+
+
+async def many(url: str, kind: str, runs: int, each: int) -> dict[str, float]:
+    """Measure many runs at once in one process: steps per second, and the CPU of its parts."""
+    async with limpet.open(url, agents=ALL, worker=limpet.Worker(concurrency=runs)) as app:
+        await app.run(AGENTS[kind], each)
+        with CpuParts() as parts:
+            watch = Stopwatch()
+            await asyncio.gather(*(app.run(AGENTS[kind], each) for _ in range(runs)))
+            figures = watch.together(runs * each)
+        return figures | parts.each(runs * each)
+
+
+async def workers(url: str, processes: int, runs: int, each: int) -> dict[str, float]:
+    """Measure worker processes on one store: they start together, and share runs that wait for them."""
+    async with limpet.open(url, agents=ALL, worker=False) as app:
+        await asyncio.gather(*(app.start(reads, each) for _ in range(runs)))
+        children = [_child("work", url=url) for _ in range(processes)]
+        try:
+            for child in children:
+                _line(child, "ready")
+            watch = Stopwatch()
+            for child in children:
+                assert child.stdin is not None
+                child.stdin.write("go\n")
+                child.stdin.flush()
+            await wait_for(lambda: _is_done(app, runs), pause=0.05)
+            figures = {"steps": runs * each / watch.seconds}
+        finally:
+            for child in children:
+                child.kill()
+                child.communicate()
+    return figures
+
+
+async def _is_done(app: limpet.App, runs: int) -> bool:
+    return (await app.stats()).runs.get("completed", 0) >= runs
+
+
+async def work(url: str) -> None:
+    """Work on the runs of a store once told to, until killed."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+    async with limpet.open(url, agents=ALL):
+        await asyncio.sleep(LONGEST)
+
+
+async def stand_by(url: str, lease: float, start: bool) -> None:
+    """Run a worker until it is killed; a worker that starts the run reports its steps first."""
+    async with limpet.open(url, agents=[slow], worker=limpet.Worker(lease=f"{lease:g}s")) as app:
+        if start:
+            await app.start(slow, 2_000)
+        print("ready", flush=True)
+        await asyncio.sleep(LONGEST)
+
+
+def _child(name: str, **arguments: object) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "bench.workloads", name, json.dumps(arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _line(child: "subprocess.Popen[str]", expected: str) -> None:
+    assert child.stdout is not None
+    for line in child.stdout:
+        if line.strip() == expected:
+            return
+    raise RuntimeError("a worker process ended before it was ready")

@@ -1,0 +1,47 @@
+"""The costs of a plain step, in counts that do not depend on the machine: calls, wake-ups, rows, statements, memory.
+
+A limit is a little above what is measured. Lower it when a change makes a step cheaper.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from bench import counts
+
+# The limit of a plain read, and of a plain effect.
+LIMITS = {
+    "Python calls on the loop": (325, 425),
+    "C calls on the loop": (175, 238),
+    "Python calls in the writer": (114, 182),
+    "C calls in the writer": (78, 135),
+    "loop turns": (2, 4),
+    "thread wake-ups": (3, 5),
+    "SHA-256 digests": (3, 3),
+    "SQL statements": (5, 8),
+    "frames down to the SQL": (32, 34),
+    "files on the way": (51, 52),
+    "event rows": (2, 2),
+    "blocks kept": (17, 18),
+    "bytes kept": (2_750, 2_850),
+}
+
+
+@pytest.mark.parametrize(("kind", "column"), [("read", 0), ("effect", 1)])
+def test_a_plain_step_costs_no_more_than_its_limits(tmp_path: Path, kind: str, column: int) -> None:
+    """In one run on SQLite, after its first steps; a count is the lowest decile of 200 steps."""
+    found = counts.counts_of(tmp_path, kind)
+    limits = {name: limit[column] for name, limit in LIMITS.items()}
+    assert found.keys() == limits.keys()
+    assert {name: value for name, value in found.items() if value > limits[name]} == {}
+
+
+def test_the_counts_see_what_a_step_does(tmp_path: Path) -> None:
+    """A step that is not counted would meet every limit."""
+    found = counts.counts_of(tmp_path, "effect", steps=20)
+    assert found["event rows"] == 2
+    assert found["SQL statements"] >= 3
+    assert found["SHA-256 digests"] >= 2
+    assert found["Python calls on the loop"] > 20
+    assert 3 <= found["frames down to the SQL"] < 100
+    assert 3 <= found["files on the way"] < 200
