@@ -206,7 +206,7 @@ async def looping(run: limpet.Run[dict[str, int]], most: int) -> list[Any]:
 async def test_resumable_agents_pass_always_resume() -> None:
     """This covers every step and turn, random values, parallel steps, waits and ordered stubs."""
     times = await testing.always_resume(looping, 3, prepare=lambda app: app.stub(trial_look, "1", "22", "333"))
-    assert times >= 12
+    assert times >= 10
     assert await testing.always_resume(errand, "o1", answers={"*": True}) >= 15
 
 
@@ -232,7 +232,7 @@ async def test_agents_that_are_not_resumable_are_found() -> None:
         return 5
 
     entered: list[int] = []
-    with pytest.raises(limpet.NotResumable, match=r"after turn.started turns#1/2: completed with 5; without .* 6"):
+    with pytest.raises(limpet.NotResumable, match=r"after turn.started turns#1/2, .*: completed with 5; without .* 6"):
         await testing.always_resume(local, None)
     with pytest.raises(AssertionError, match=r"was run a second time: new, missing or changed calls: trial_mail#1"):
         await testing.always_resume(chancy, None)
