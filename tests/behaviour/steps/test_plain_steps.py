@@ -88,8 +88,13 @@ async def risky(value: int) -> int:
     return value
 
 
+@limpet.tool(effect="idempotent", name="plain_free", risk="low")
+async def free(value: int) -> int:
+    return value
+
+
 TOOLS: dict[str, limpet.Tool[..., Any, Any]] = {
-    tool.name: tool for tool in (read, effect, once, thread, order, fails, breaks, odd, mistyped, reports, risky)
+    tool.name: tool for tool in (read, effect, once, thread, order, fails, breaks, odd, mistyped, reports, risky, free)
 }
 
 
@@ -120,6 +125,8 @@ async def one(run: limpet.Run, what: str, how: list[Any], place: int) -> Any:  #
             return await run.patch(plan=items)
         case "budget", [steps]:
             return await run.patch(budget=limpet.Budget(max_steps=steps))
+        case "constrain", []:
+            return await run.patch(constraints={"human_in_the_loop": {"required_for_risk_levels": ["low"]}})
         case "now", []:
             return run.now()
         case "scope", [name, inner]:
@@ -156,7 +163,8 @@ _programs = st.lists(
         _simple,
         _simple,
         st.tuples(st.just("budget"), st.integers(1, 12)),
-        st.tuples(st.just("step"), st.sampled_from([risky.name, thread.name]), st.just(1), st.just({})),
+        st.tuples(st.just("constrain")),
+        st.tuples(st.just("step"), st.sampled_from([risky.name, thread.name, free.name]), st.just(1), st.just({})),
         st.tuples(st.just("scope"), st.sampled_from("st"), st.lists(_simple, max_size=3)),
         st.tuples(st.just("parallel"), st.lists(st.lists(_simple, max_size=3), min_size=2, max_size=3)),
         st.tuples(st.just("turns"), st.integers(1, 3), st.lists(_simple, max_size=3)),
@@ -214,11 +222,13 @@ STEP: Any = ("step", read.name, 1, {})
         ([STEP, ("step", effect.name, 1, {}), ("step", once.name, 1, {}), ("step", thread.name, 1, {})], 4),
         ([("scope", "s", [STEP]), ("turns", 2, [STEP]), ("parallel", [[STEP], [STEP]])], 5),
         ([("step", order.name, 1, {}), ("step", breaks.name, "v", {}), ("step", odd.name, 2, {})], 3),
+        ([("step", free.name, 1, {})], 1),
         ([("step", risky.name, 1, {})], 0),
+        ([("constrain",), ("step", free.name, 1, {})], 0),
         ([("budget", 9), STEP], 0),
         ([("step", read.name, "y" * 9000, {})], 0),
     ],
-    ids=["tools", "scopes", "errors", "approval", "budget", "large argument"],
+    ids=["tools", "scopes", "errors", "risk", "approval", "constraint", "budget", "large argument"],
 )
 def test_plain_steps_take_the_short_path(todo: Program, taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step takes it unless something must be checked first."""

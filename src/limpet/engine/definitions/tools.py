@@ -297,7 +297,7 @@ class Tool(Generic[P, T_co, R_co]):
     def plain_call(self) -> PlainCall | None:
         """How a step calls the tool if nothing else is in its way; None if its steps always need more than a call."""
         traits = self.traits
-        needs_more = traits.risk or traits.max_spend or traits.fresh or traits.invalidates or traits.timeout is not None
+        needs_more = traits.max_spend or traits.fresh or traits.invalidates or traits.timeout is not None
         if needs_more or traits.effect == "transaction" or self.kind != "tool" or self._plain_names is None:
             return None
         if self.args_versions or self.result_versions or self.has_secret_default:

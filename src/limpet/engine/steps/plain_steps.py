@@ -13,6 +13,7 @@ from msgspec import Raw
 from limpet.engine.definitions.call_context import Call
 from limpet.engine.definitions.plain_call import BoundArguments, PlainCall
 from limpet.engine.definitions.tools import Tool, idempotency_key
+from limpet.engine.definitions.traits import Traits
 from limpet.engine.execution.execution import Execution, current_caller, current_scope
 from limpet.engine.execution.step import Latest, Step
 from limpet.engine.replay.history import Record
@@ -45,6 +46,8 @@ class PlainSteps:
         self._x, self._steps = execution, steps
         is_live = execution.effects == "live" and not execution.is_undoing and not execution.is_dry_run
         self._is_usual = is_live and not execution.kit.store.redaction.is_on
+        approvals = execution.agent.rules.approvals
+        self._asked_risks = frozenset() if approvals is None else approvals.risks
         self._records, self._considered = execution.history.records, execution.history.considered
 
     def find(
@@ -94,12 +97,7 @@ class PlainSteps:
     async def _run(self, step: Step, plain: PlainCall, bound: BoundArguments) -> Any:
         x, is_effect = self._x, step.tool.traits.effect != "none"
         step.args_digest = bound.digest
-        if (
-            not x.gate.is_free
-            or x.deadline is not None
-            or x.journal.working.budget is not None
-            or (is_effect and x.lookup.has_unreached)
-        ):
+        if self._needs_more(step.tool.traits, is_effect=is_effect):
             return await self._steps.run(step, None)
         if is_effect:
             step.key = idempotency_key(x.run, step.number, step.tool.name, step.args_digest)
@@ -113,6 +111,7 @@ class PlainSteps:
             args=step.packed,
             effect=step.tool.traits.effect,
             key=step.key,
+            risk=step.tool.traits.risk,
             item=x.state.working.position,
         )
         try:
@@ -132,6 +131,17 @@ class PlainSteps:
         await x.recorder.finish(ticket, "effect_returns" if is_effect else "step_returns")
         x.history.hand_over(step.name)
         return output
+
+    def _needs_more(self, traits: Traits, *, is_effect: bool) -> bool:
+        """Return whether something must be checked or asked before a step starts."""
+        x, working = self._x, self._x.journal.working
+        return (
+            not x.gate.is_free
+            or x.deadline is not None
+            or working.budget is not None
+            or (traits.risk is not None and (traits.risk in self._asked_risks or working.constraints is not None))
+            or (is_effect and x.lookup.has_unreached)
+        )
 
     async def _call(self, step: Step, plain: PlainCall, bound: BoundArguments) -> tuple[Latest, Any]:
         """Call the function, and record the outcome. Returns the result, or an event that the general path goes on
