@@ -35,6 +35,9 @@ FULL_BUFFER = 500
 MAX_WAIT = SECOND // 5
 
 
+_EXTENDED = Appended(())
+
+
 class _Flight(Struct, frozen=True):
     """An append in flight, or one that ended with an error: the buffered bodies, then the bodies of one caller."""
 
@@ -363,9 +366,8 @@ class Journal:
         """
         self._flight = flight
         leg = Extend(run=self.run, after=self.head, fence=self.fence, events=flight.events)
-        done: Appended | Missed | Taken
         if not flight.last and not flight.blobs and await self._store.extend(leg):  # the usual case
-            done = Appended((flight.events[-1].event.head,))
+            done: Appended | Missed | Taken = _EXTENDED
         else:
             done = await self._store.append(leg, *flight.legs, blobs=flight.blobs)
         self._flight = None

@@ -8,7 +8,7 @@ reports success.
 from collections.abc import Sequence
 from typing import NoReturn
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from limpet.errors import (
@@ -87,6 +87,14 @@ def plan_extension(leg: writes.Extend) -> Plan:
     steps: list[int | None] = []
     for sealed in leg.events:
         body = sealed.body
+        if type(body) is b.StepStarted and body.grant is None and body.args.blob is UNSET:  # the usual cases
+            step = max(step, body.number)
+            steps.append(body.number)
+            continue
+        if type(body) is b.StepCompleted and body.output is not None and body.output.blob is UNSET:
+            settled = True
+            steps.append(body.number)
+            continue
         delta = project(sealed.event, body)
         if delta.row is not None or delta.request is not None:
             deltas.append(delta)
