@@ -20,8 +20,8 @@ def test_bench_prints_ratios_and_targets(tmp_path: Path, monkeypatch: pytest.Mon
     done = limpet("bench", *FEW)
     assert (done.exit_code, list(tmp_path.iterdir())) == (0, [])
     rows = {row[0]: row for row in lines(done.stdout)}
-    assert rows["one run of 5 reads"][-1] == "at most 3×"
-    assert rows["one run of 5 effects"][-1] == "at most 5×"
+    assert rows["one run of 5 reads"][-1] == "at most 2.2×"
+    assert rows["one run of 5 effects"][-1] == "at most 3×"
     assert rows["3 concurrent runs of 10 reads"][-2].startswith("1/")
 
 
