@@ -231,6 +231,9 @@ class Fold:
         if type(body) is b.StepCompleted:  # checked first, because most events are about steps
             self._step_completed(body)
             return
+        if type(body) is b.StepStarted:
+            self._step_started(event, body)
+            return
         try:
             self._apply(event, body)
         except InvalidPatch as error:

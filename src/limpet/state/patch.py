@@ -49,7 +49,8 @@ class Working:
     def __init__(self, state: AgentState) -> None:
         self.goal = state.goal
         self._constraints = state.constraints
-        self._budget = state.budget
+        self.budget = state.budget
+        """The run's budget, if it has one."""
         self._plan = list(state.items)
         self._facts = {fact.key: fact for fact in state.known_facts}
         self._questions = {each.question: each for each in state.questions}
@@ -95,18 +96,13 @@ class Working:
 
     def extend(self, limits: Limits) -> None:
         """Raise the limits that were extended. The others stay, and so does `exhausted`."""
-        if self._budget is not None:
-            self._budget = extended(self._budget, limits)
+        if self.budget is not None:
+            self.budget = extended(self.budget, limits)
 
     @property
     def facts(self) -> Collection[Fact]:
         """The known facts, the newest last."""
         return self._facts.values()
-
-    @property
-    def budget(self) -> Limits | None:
-        """The run's budget, if it has one."""
-        return self._budget
 
     @property
     def constraints(self) -> Constraints | None:
@@ -132,7 +128,7 @@ class Working:
         return AgentState(
             goal=self.goal,
             constraints=self._constraints,
-            budget=self._budget,
+            budget=self.budget,
             plan=tuple(item.item for item in self._plan),
             plan_status=_statuses(self._plan),
             known_facts=tuple(self._facts.values()),
@@ -163,7 +159,7 @@ class Working:
         if not isinstance(patch.constraints, UnsetType):
             self._constraints = patch.constraints
         if not isinstance(patch.budget, UnsetType):
-            self._budget = patch.budget
+            self.budget = patch.budget
         if not isinstance(patch.plan, UnsetType):
             self._plan = list(patch.plan)
         if not isinstance(patch.data, UnsetType):

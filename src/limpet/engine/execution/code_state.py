@@ -27,7 +27,8 @@ class CodeState:
         self.patched = 0
         """Counter of changes of `working`."""
         self._flags = list(memory.history.flags)
-        self._overrides = list(memory.overrides)
+        self.overrides = list(memory.overrides)
+        """Overrides of a fork that do not apply yet."""
         self._overridden = list[tuple[int, StatePatch]]()
 
     @property
@@ -36,7 +37,7 @@ class CodeState:
 
         A fork's overrides apply once the code has passed the shared events.
         """
-        while self._overrides and not self._return_order.has_before(self._overrides[0][0]):
+        while self.overrides and not self._return_order.has_before(self.overrides[0][0]):
             self._override()
         return self._working
 
@@ -54,21 +55,16 @@ class CodeState:
         self._working = Working(self._memory.states[loop])
         self.patched += 1
         start = self._memory.turn_starts.get(loop, 0)
-        self._overrides = [each for each in self._overrides if each[0] > start]  # the others are part of that state
+        self.overrides = [each for each in self.overrides if each[0] > start]  # the others are part of that state
         self._overridden = []
-
-    @property
-    def has_overrides(self) -> bool:
-        """Whether a fork's overrides do not apply yet."""
-        return bool(self._overrides)
 
     def apply_overrides(self) -> None:
         """Apply all overrides: the code has passed everything that the fork shares."""
-        while self._overrides:
+        while self.overrides:
             self._override()
 
     def _override(self) -> None:
-        seq, patch = self._overrides.pop(0)
+        seq, patch = self.overrides.pop(0)
         self.learn(lambda working: working.apply(still_fits(working, patch)))
         self._overridden.append((seq, patch))
 

@@ -103,7 +103,8 @@ class Recorder:
         try:
             if moment in self._flushed or self._journal.has_much:
                 await self.flush()
-                await self.snapshot()
+                if self._journal.is_snapshot_due:
+                    await self.snapshot()
             await self.enter(ticket)
         except asyncio.CancelledError:
             self._return_order.cancel_ticket(ticket)

@@ -106,9 +106,9 @@ class Learned:
     def learn(self, event: Event, body: AnyBody, fold: Fold) -> None:
         """Add the next event."""
         self.history.learn(event, body)
-        if type(body) is b.StepCompleted:  # checked first, because most events are about steps
+        if type(body) is b.StepStarted or type(body) is b.StepCompleted:  # checked first: most events are about steps
             self.last = event.time
-            if self._reading:
+            if self._reading or (type(body) is b.StepStarted and body.kind == "read"):
                 self._learn_reads(body)
             return
         if isinstance(body, b.RunClaimed):

@@ -58,7 +58,7 @@ class PlainSteps:
         """
         x = self._x
         plain = tool.plain_call if self._is_usual and isinstance(tool, Tool) else None
-        if plain is None or x.handed_to is not None or x.state.has_overrides:
+        if plain is None or x.handed_to is not None or x.state.overrides:
             return None
         bound, scope = plain.bind(args, kwargs), current_scope()
         name = scope.peek(tool.step_name)
