@@ -25,6 +25,7 @@ import limpet
 from bench.processes import LIMPET
 from bench.script import answer
 from bench.workloads.agents import TOOLS, quiet
+from limpet.stores import writer
 
 __all__ = ["both", "counts_of"]
 
@@ -204,6 +205,7 @@ def _low(values: Iterable[int]) -> float:
 
 def _measure(kind: str, folder: str, steps: int) -> dict[str, float]:
     """Count in this process: the calls in one run, the memory in another."""
+    writer.SLOW_COMMIT = 60  # However slow the disk is, the run commits on its event loop.
     calls, memory = Calls(steps), Memory(steps)
     with calls.counting():
         rows = asyncio.run(_run(calls, kind, f"{folder}/calls-{kind}.db"))
