@@ -138,7 +138,8 @@ class History:
         """Patches from outside that wait for the next turn, by sequence."""
         self.undoing: b.CompensationStarted | b.CompensationSkipped | None = None
         """The event that started the compensation."""
-        self._scopes: dict[str, list[str]] = {}
+        self._scopes: dict[str, dict[str, None]] = {}
+        """Names of the records, by scope."""
         self._failed: b.RunFailed | None = None
 
     @property
@@ -290,7 +291,7 @@ class History:
     def put(self, record: Record) -> Record:
         """Add a record."""
         if record.name not in self.records:
-            self._scopes.setdefault(scope_of(record.name), []).append(record.name)
+            self._scopes.setdefault(scope_of(record.name), {})[record.name] = None
         self._last_opened = max(self._last_opened, record.seq)
         if type(record.opened) in _BEFORE_STEPS:
             self.considered.add(record.name.rpartition("/")[0])
@@ -350,11 +351,7 @@ class History:
 
     def _drop(self, record: Record) -> None:
         del self.records[record.name]
-        names = self._scopes[scope_of(record.name)]
-        if names[-1] == record.name:
-            names.pop()
-        else:
-            names.remove(record.name)
+        del self._scopes[scope_of(record.name)][record.name]
 
     def _begin_turn(self, body: b.TurnStarted) -> None:
         """Drop the records of the previous turn, and the loops inside it."""
