@@ -97,9 +97,9 @@ class Writer:
             wake = not self._busy and self._gathering not in (None, loop)
             gather = not self._busy and self._gathering is None
             self._busy = self._busy or wake
-            if gather:
-                self._gathering = loop
-        if wake:  # Another loop gathers, which may be blocked.
+            if gather or wake:
+                self._gathering = loop if gather else None
+        if wake:  # Another loop gathers, which may be blocked or closed.
             self._wake()
         elif gather:
             loop.call_soon(self._gathered)

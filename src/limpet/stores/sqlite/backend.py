@@ -180,19 +180,15 @@ class SqliteBackend(SqlReads):
     def commit_now(self, extension: Extension) -> bool | None:
         """Perform an extension on the calling thread, if no lock and no checkpoint is in its way."""
         opened = self._opened
-        if opened is None or self._fault is not None or not opened.transaction.begin_now():
+        if opened is None or self._fault is not None:
             return None
-        number, error = None, None
         try:
-            [number] = opened.tables.extend([extension])
-        except BaseException as raised:  # noqa: BLE001 - rolled back and translated below
-            error = raised
-        try:
-            opened.transaction.end(error, checkpoints=False)
+            return opened.transaction.extend_now(extension)
         except Failed as failed:
             self._fault = Fault(failed.reason).again(failed)
+        except Exception:  # noqa: BLE001 - `commit` gets the same events, and raises or heals it
             return None
-        return number is not None
+        return None
 
     def transact(self, op: Transact, codec: Codec) -> Outcome:
         """Commit a caller's own writes and an append in one transaction."""
@@ -495,13 +491,25 @@ class _Transaction:
         return self._tables
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self.end(error)
+        self._end(error)
 
-    def begin_now(self) -> bool:
-        """Start the transaction if no other writer is in its way, and no checkpoint is due; return whether it started.
+    def extend_now(self, extension: Extension) -> bool | None:
+        """Write an extension in a transaction of its own, and return whether it was written.
 
-        Used on an event loop, which must not wait.
+        Returns None if another writer is in its way, or a checkpoint is due: an event loop must not wait.
         """
+        if not self._begin_now():
+            return None
+        error: BaseException | None = None
+        number = None
+        try:
+            [number] = self._tables.extend([extension])
+        except BaseException as raised:  # noqa: BLE001 - rolled back and raised by `_end`
+            error = raised
+        self._end(error, checkpoints=False)
+        return number is not None
+
+    def _begin_now(self) -> bool:
         if self._pages >= CHECKPOINT_PAGES or not self._gate.enter_now():
             return False
         self._db.set_busy_timeout(0)
@@ -515,7 +523,7 @@ class _Transaction:
         self._tables.last, self._changes = None, self._db.total_changes()
         return True
 
-    def end(self, error: BaseException | None, *, checkpoints: bool = True) -> None:
+    def _end(self, error: BaseException | None, *, checkpoints: bool = True) -> None:
         """Commit, or roll back if there was an error. Raises that error, or the one of the commit."""
         try:
             if error is None:
