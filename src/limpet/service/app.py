@@ -48,7 +48,7 @@ from limpet.service.settings import Settings
 from limpet.service.views import Ended, event_views, read_end
 from limpet.service.wait_notices import WaitNotices
 from limpet.state import ENDED, AgentState
-from limpet.stores import Appended, Create, Store, Taken
+from limpet.stores import Appended, Claimed, Create, Store, Taken
 from limpet.stores.api.logs import LogPosition
 from limpet.stores.blobs import INLINE, MESSAGE_INLINE, Blob
 
@@ -348,32 +348,35 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
         return run
 
     async def _create(self, run: str, body: b.RunCreated, plain: Any, alike: Any, blobs: Sequence[Blob]) -> None:
-        """Create a run, and let this app's worker start to drive it, if it has room and no run waits for that."""
-        loop = self._worker_loop
-        if body.conversation is not None and isinstance(plain, str):
-            await self._create_in_conversation(run, body, plain, alike, blobs)
-        elif loop is not None and await loop.create(run, body, actor=self._actor, alike=alike, blobs=blobs):
-            return
+        """Create a run, and let this app's worker drive it immediately, if it can."""
+
+        async def write(worker: str | None) -> Claimed | None:
+            if body.conversation is not None and isinstance(plain, str):
+                return await self._create_in_conversation(run, body, plain, alike, blobs, worker)
+            return await self.store.create_claimed(
+                run, body, actor=self._actor, worker=worker, alike=alike, blobs=blobs
+            )
+
+        if self._worker_loop is None:
+            await write(None)
         else:
-            await self.store.create(run, body, actor=self._actor, alike=alike, blobs=blobs)
-        if loop is not None:
-            loop.wake()
+            await self._worker_loop.create(body.agent, body.agent_version, write)
 
     async def _create_in_conversation(
-        self, run: str, body: b.RunCreated, text: str, alike: Any, blobs: Sequence[Blob]
-    ) -> None:
-        """Create a run, and append its text to the conversation in the same write."""
+        self, run: str, body: b.RunCreated, text: str, alike: Any, blobs: Sequence[Blob], worker: str | None
+    ) -> Claimed | None:
+        """Create a run, and append its text to the conversation in the same write. Returns the claim, if any."""
         assert body.conversation is not None
         check_id(body.conversation)
         while True:
             said, more = await self._conversations.first_message(text, run, body, self._actor)
-            created = Create(run=run, bodies=(body,), actor=self._actor)
+            created = Create(run=run, bodies=(body,), actor=self._actor, worker=worker)
             done = await self.store.append(created, said, blobs=(*blobs, *more))
             if isinstance(done, Taken) and done.row.id == run:
                 await self.store.create(run, body, actor=self._actor, alike=alike)  # raises IdConflict
-                return
+                return None
             if isinstance(done, Appended):
-                return
+                return done.claimed
 
     @overload
     async def get(self, run: str, agent: Agent[Any, Out], /) -> Handle[Out]: ...

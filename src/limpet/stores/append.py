@@ -153,10 +153,9 @@ def append(tx: Transaction, op: writes.Append) -> Outcome:
     """Write all legs of an append, or none of them."""
     legs = op.legs
     try:
-        if len(legs) == 1 and isinstance(legs[0], writes.Create):
-            return _create(tx, legs[0])
         if len(legs) == 1:
-            return writes.Appended((_write_leg(tx, legs[0]),))
+            [leg] = legs
+            return _create(tx, leg) if isinstance(leg, writes.Create) else writes.Appended((_write_leg(tx, leg),))
         with tx.tables.undoable():
             return _write_legs(tx, legs)
     except _AlreadyWritten:
@@ -172,25 +171,26 @@ def _write_legs(tx: Transaction, legs: Sequence[writes.Leg]) -> writes.Appended:
     An optional leg that is refused is skipped.
     """
     heads: list[Head | None] = [None] * len(legs)
+    claimed = None
     for place, leg in sorted(enumerate(legs), key=lambda each: not isinstance(each[1], writes.Extend)):
         try:
-            heads[place] = _write_leg(tx, leg)
+            if isinstance(leg, writes.Create):
+                created = _create(tx, leg)
+                [heads[place]], claimed = created.heads, claimed or created.claimed
+            else:
+                heads[place] = _write_leg(tx, leg)
         except LimpetError:
             if not (isinstance(leg, writes.SendCommands) and leg.optional):
                 raise
-    return writes.Appended(tuple(heads))
+    return writes.Appended(tuple(heads), claimed=claimed)
 
 
-def _write_leg(tx: Transaction, leg: writes.Leg) -> Head:
+def _write_leg(tx: Transaction, leg: writes.Extend | writes.SendCommands | writes.Release) -> Head:
     match leg:
         case writes.Extend():
             return _extend(tx, plan_extension(leg))
         case writes.SendCommands():
             return _accept_commands(tx, leg)
-        case writes.Create():
-            [head] = _create(tx, leg).heads
-            assert head is not None
-            return head
         case writes.Release():
             return _release(tx, leg)
 

@@ -171,12 +171,15 @@ class Writer:
             _reply(batch, [StoreUnavailable(reason=closed.reason) for _ in batch])
 
     def _drain(self) -> None:
-        while batch := self._next_batch():
+        batch = self._next_batch()
+        while batch:
             outcomes = self._do([asked.op for asked in batch])
             news = self._audience.has_listeners and any(map(_is_news, batch, outcomes))
+            following = self._next_batch()  # Before the replies: a caller that is alone then commits on its event loop.
             _reply(batch, outcomes)
             if news:
                 self._audience.changed()
+            batch = following
 
     def _next_batch(self) -> list[_Submitted]:
         with self._lock:

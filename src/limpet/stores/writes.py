@@ -138,7 +138,7 @@ class Appended(NamedTuple):
     created: RunRow | None = None
     """The new row as it was created, if the append was a single creation."""
     claimed: "Claimed | None" = None
-    """The claim, if the new run was also claimed."""
+    """The claim, if a new run was also claimed; at most one leg may do that."""
 
 
 class Missed(NamedTuple):

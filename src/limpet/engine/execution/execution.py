@@ -1,4 +1,4 @@
-"""One execution of a run's code by one worker: what all methods of `Run` share."""
+"""One execution of a run's code by one worker: the state that all methods of `Run` share."""
 
 import asyncio
 import logging
@@ -47,7 +47,7 @@ _thread: ContextVar[int | None] = ContextVar("limpet_thread", default=None)
 
 
 class Execution:
-    """What the methods of one run share while a worker drives it: the parts of one execution, and its calls."""
+    """State that the methods of one run share while a worker drives it: the parts of one execution, and its calls."""
 
     def __init__(
         self, kit: Kit, journal: Journal, memory: Learned, agent: Agent[Any, Any], *, is_undoing: bool = False

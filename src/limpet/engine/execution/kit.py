@@ -1,4 +1,4 @@
-"""What a worker gives to the runs that it drives."""
+"""Dependencies and settings that a worker shares with the runs that it drives."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -118,6 +118,12 @@ class RunDriver:
         return LogPosition(journal.head.seq, self.fence, journal.fold.status)
 
     @property
+    def matters_to_others(self) -> bool:
+        """Whether other runs may wait for this one to end: its caller, or those that share its exclusive slot."""
+        row = self._claimed.row
+        return row.parent is not None or row.exclusive is not None
+
+    @property
     def seq(self) -> int:
         """Sequence of the last event that the driver knows."""
         return self._journal.head.seq if self._journal is not None else 0

@@ -6,7 +6,7 @@ dies, another worker claims its runs under a higher fence, and the old worker ca
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -34,12 +34,11 @@ from limpet.errors import (
     NotFound,
     Tampered,
 )
-from limpet.events import Payload, Wait, seal_all
+from limpet.events import Wait, seal_all
 from limpet.events import bodies as b
 from limpet.journal import verify_run
 from limpet.policy.quarantine import MAX_FRUITLESS, pause_before_retry
 from limpet.stores import Claimed, Extend, Renewal, Store, WorkerRow
-from limpet.stores.blobs import Blob
 from limpet.stores.projection import project
 
 __all__ = ["Timing", "Worker", "WorkerLoop"]
@@ -220,21 +219,18 @@ class WorkerLoop:
         self._work_hint.set()
         self._work_now.set()
 
-    async def create(
-        self,
-        run: str,
-        body: b.RunCreated,
-        *,
-        actor: str,
-        alike: Callable[[Payload], bool],
-        blobs: Sequence[Blob],
-    ) -> bool:
-        """Create a run and start to drive it here. Returns False, with nothing done, if the run must queue."""
-        if not self._has_room(body.agent, body.agent_version):
-            return False
+    async def create(self, agent: str, version: str, write: Callable[[str | None], Awaitable[Claimed | None]]) -> None:
+        """Create a run, and start to drive it here if there is room. Otherwise it queues.
+
+        `write` creates it; if it gets a worker, it also claims the run for that worker, unless the run must queue.
+        """
+        if not self._has_room(agent, version):
+            await write(None)
+            self.wake()
+            return
         self._coming += 1
         try:
-            claimed = await self.store.create_claimed(run, body, actor=actor, worker=self.id, alike=alike, blobs=blobs)
+            claimed = await write(self.id)
         except BaseException:
             self._spawn(self._recover_lost_claim())  # it may have been created all the same
             raise
@@ -242,9 +238,8 @@ class WorkerLoop:
             self._coming -= 1
         if claimed is None:
             self.wake()
-        elif run not in self._drivers and not self._stopping:
+        elif claimed.row.id not in self._drivers and not self._stopping:
             self._start_driver(claimed)
-        return True
 
     def _has_room(self, agent: str, version: str) -> bool:
         """Return whether a new run can be driven here immediately, without overtaking others."""
@@ -517,8 +512,16 @@ class WorkerLoop:
                 self._listener.notify(driver.run, driver.end_place)
             if driver.wake_at is not None:
                 self._wake_times[driver.run] = driver.wake_at
-            self.wake()
-            self._listener.wake()
+            if self._may_ready_others(driver):
+                self.wake()
+                self._listener.wake()
+
+    def _may_ready_others(self, driver: RunDriver) -> bool:
+        """Return whether another run may be claimable because this one has left: one that it freed a place for, its
+        caller, or the run itself. A run that has ended and that no other needs leaves nothing to do.
+        """
+        is_limited = self._has_backlog or driver.agent in self._concurrency or self._stopping
+        return is_limited or driver.end_place is None or driver.matters_to_others
 
     async def _sweep_loop(self) -> None:
         """Flush events of all runs that have waited for long: one timer for the worker, none for each step."""

@@ -62,12 +62,12 @@ class Leases(Logs):
         run: str,
         body: b.RunCreated,
         *,
-        worker: str,
+        worker: str | None,
         alike: Callable[[Payload], bool] | None = None,
         blobs: Sequence[Blob] = (),
         actor: str,
     ) -> writes.Claimed | None:
-        """Create a run and claim it for a worker in one transaction; see `create`.
+        """Create a run and claim it for a worker, if one is given, in one transaction; see `create`.
 
         Returns None if there is no claim: the run exists, must queue, or the worker is not registered.
         """
