@@ -187,6 +187,29 @@ SELECT m.number, $5::bigint, $7::bigint, $10::text, $11::bigint, greatest($4::bi
 FROM moved AS m
 RETURNING 1::bigint, run
 
+-- name: extend_two
+-- The same for two events of one stream: the start and the end of a read.
+WITH moved AS (
+    UPDATE {schema}.streams AS s
+    SET seq = $5::bigint, hash = $6::bytea, time = $7::bigint, step = greatest(s.step, $8::bigint),
+        deaths = CASE WHEN $9::boolean THEN 0 ELSE s.deaths END
+    WHERE s.id = $1::text AND s.seq = $2::bigint AND s.hash = $3::bytea
+        AND CASE WHEN $4::bigint < 0 THEN s.type = 'conversation'
+            ELSE s.fence = $4::bigint AND s.worker IS NOT NULL END
+    RETURNING s.number
+)
+INSERT INTO {schema}.events (run, seq, time, kind, version, fence, actor, codec, key_id, body, hash, step)
+SELECT m.number, e.seq, e.time, e.kind, e.version, greatest($4::bigint, 0), e.actor, e.codec, e.key_id, e.body, e.hash,
+    nullif(e.step, -1)
+FROM moved AS m CROSS JOIN (VALUES
+    ($10::bigint, $11::bigint, $12::text, $13::bigint, $14::text, $15::text, $16::text, $17::bytea, $18::bytea,
+        $19::bigint),
+    ($5::bigint, $7::bigint, $20::text, $21::bigint, $22::text, $23::text, $24::text, $25::bytea, $6::bytea,
+        $26::bigint)
+) AS e (seq, time, kind, version, actor, codec, key_id, body, hash, step)
+ORDER BY e.seq
+RETURNING 1::bigint, run
+
 -- name: save_all
 UPDATE {schema}.streams AS s
 SET status = w.status, waits = w.waits, ready_at = w.ready_at, seq = w.seq, hash = w.hash, time = w.time,

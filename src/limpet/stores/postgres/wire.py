@@ -33,7 +33,7 @@ class Wire:
     """Runs statements on a connection, below psycopg's cursors."""
 
     def __init__(self, statements: Mapping[str, str], *, prepare: bool) -> None:
-        self._statements = {name: statements[name].encode() for name in ("extend", "extend_one")}
+        self._statements = {name: statements[name].encode() for name in ("extend", "extend_one", "extend_two")}
         self._settings = statements["settings"]
         self._prepare = prepare
         self._prepared: WeakSet[Connection] = WeakSet()
@@ -48,8 +48,7 @@ class Wire:
 
     def extend(self, db: Connection, extensions: Sequence[Extension], *, ours: bool) -> dict[int, int]:
         """Extend streams; return the positions (from 1) of the heads that moved, with their stream numbers."""
-        alone = len(extensions) == 1 and len(extensions[0].events) == 1
-        name, values = ("extend_one", _one(extensions[0])) if alone else ("extend", _all(extensions))
+        name, values = _statement(extensions)
         formats = [_BINARY] * len(values)
         if db in self._prepared and ours:
             result = db.pgconn.exec_prepared(name.encode(), values, formats, _BINARY)
@@ -75,30 +74,45 @@ class Wire:
         self._prepared.add(db)
 
 
-def _one(extension: Extension) -> list[bytes]:
-    """Return the values of the statement for one event."""
-    [event], after, fence = extension.events, extension.after, extension.fence
+def _statement(extensions: Sequence[Extension]) -> tuple[str, list[bytes]]:
+    """Return the statement for a batch and its values. A single caller's events need no arrays."""
+    if len(extensions) > 1 or len(extensions[0].events) > 2:
+        return "extend", _all(extensions)
     try:
-        return [
-            extension.run.encode(),
-            _INT8(after.seq),
-            after.hash,
-            _INT8(-1 if fence is None else fence),
-            _INT8(event.seq),
-            event.hash,
-            _INT8(event.time),
-            _INT8(extension.step),
-            b"\1" if extension.settled else b"\0",
+        return ("extend_one" if len(extensions[0].events) == 1 else "extend_two"), _few(extensions[0])
+    except struct.error as error:
+        raise SchemaViolation(f"an integer that no column can store: {error}") from error
+
+
+def _few(extension: Extension) -> list[bytes]:
+    """Return the values of the statements for one or two events: the head first, which is the last event."""
+    after, fence, head = extension.after, extension.fence, extension.events[-1]
+    values = [
+        extension.run.encode(),
+        _INT8(after.seq),
+        after.hash,
+        _INT8(-1 if fence is None else fence),
+        _INT8(head.seq),
+        head.hash,
+        _INT8(head.time),
+        _INT8(extension.step),
+        b"\1" if extension.settled else b"\0",
+    ]
+    for event, step in zip(extension.events, extension.steps, strict=True):
+        if event is not head:
+            values += [_INT8(event.seq), _INT8(event.time)]
+        values += [
             event.kind.encode(),
             _INT8(event.version),
             safe_text(event.actor).encode(),
             event.codec.encode(),
             event.key_id.encode(),
             event.body,
-            _INT8(_number(extension.steps[0])),
         ]
-    except struct.error as error:
-        raise SchemaViolation(f"an integer that no column can store: {error}") from error
+        if event is not head:
+            values.append(event.hash)
+        values.append(_INT8(_number(step)))
+    return values
 
 
 def _all(extensions: Sequence[Extension]) -> list[bytes]:
