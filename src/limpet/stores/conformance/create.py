@@ -48,6 +48,24 @@ async def a_run_is_created_and_claimed_together(world: World) -> None:
 
 
 @behaviour()
+async def a_run_with_a_first_message_is_created_and_claimed_together(world: World) -> None:
+    """Whether its conversation is created in the same append, or exists already."""
+    await world.worker("w1")
+    first = b.MessageAdded(message="m1", role="user", content=inline("hello"))
+    new = Create(run="c1", bodies=(b.ConversationCreated(), first), actor="test")
+    done = await world.store.append(Create(run="r1", bodies=(created(),), actor="test", worker="w1"), new)
+    head = (await world.store.get("c1")).head
+    said = world.message_leg(head, b.MessageAdded(message="m2", role="user", content=inline("again")))
+    later = await world.store.append(Create(run="r2", bodies=(created(),), actor="test", worker="w1"), said)
+    for run, appended in (("r1", done), ("r2", later)):
+        assert isinstance(appended, Appended)
+        assert appended.claimed is not None
+        assert appended.claimed.row == await world.store.get(run)
+        assert list(appended.claimed.log) == await world.log(run)
+        assert (appended.claimed.row.worker, appended.claimed.row.fence) == ("w1", 1)
+
+
+@behaviour()
 async def a_dead_creator_counts_as_a_dead_worker(world: World) -> None:
     """A run whose creator died before it drove the run is taken over like any other."""
     await world.worker("w1")
