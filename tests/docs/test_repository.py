@@ -3,7 +3,6 @@
 import ast
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from limpet.service.operation import operations_of
 from limpet.state import AgentState
 from limpet.stores.conformance import TOPICS, behaviours
 from tests.docs.reference import PAGES
+from tests.servers import preloaded
 
 OPERATIONS = {name: each for name, each in operations_of(limpet.App).items() if "http" in each.doors}
 
@@ -31,14 +31,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 def run(*command: str, cwd: Path) -> str:
     """Return the output of a Python program."""
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "COLUMNS": "80"},
-    )
+    done = preloaded.run([sys.executable, *command], cwd=cwd, env={**os.environ, "COLUMNS": "80"})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

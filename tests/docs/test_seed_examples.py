@@ -3,13 +3,13 @@
 import ast
 import os
 import re
-import subprocess
 import sys
 import tokenize
 from pathlib import Path
 
 import pytest
 
+from tests.servers import preloaded
 from tests.servers.openai_server import Answer, OpenAIServer, call
 
 SEEDS = Path(__file__).parents[2] / "examples" / "seeds"
@@ -103,14 +103,7 @@ def code_lines(path: Path) -> int:
 
 def output(name: str, folder: Path, *args: str, **env: str) -> str:
     """Run an example, and return what it prints."""
-    done = subprocess.run(
-        [sys.executable, str(SEEDS / name), *args],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **env},
-    )
+    done = preloaded.run([sys.executable, str(SEEDS / name), *args], cwd=folder, env={**os.environ, **env})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -7,8 +7,6 @@ import pty
 import re
 import select
 import struct
-import subprocess
-import sys
 import termios
 import threading
 from collections.abc import Iterator
@@ -24,15 +22,12 @@ from typer.testing import CliRunner, Result
 from limpet import RunFailed, sync
 from limpet.cli.commands import command
 from tests.interfaces.cli.shop import both, letter, order
+from tests.servers import preloaded
+from tests.servers.preloaded import Program
 
 ROOT = Path(__file__).parents[3]
-LIMPET = str(Path(sys.executable).with_name("limpet"))
+LIMPET = preloaded.LIMPET
 COMMAND: Any = get_command(command)
-# Makes the process own its terminal, so that it receives Ctrl-C, and executes the command.
-OWN_TERMINAL = (
-    "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-    "signal.signal(signal.SIGINT, signal.default_int_handler); os.execv(sys.argv[1], sys.argv[1:])"
-)
 # Seconds after which a silent terminal is broken.
 PATIENCE = 30
 
@@ -78,7 +73,7 @@ def lines(text: str) -> list[list[str]]:
 class Terminal:
     """A process on its own terminal."""
 
-    def __init__(self, process: subprocess.Popen[bytes], file: int) -> None:
+    def __init__(self, process: Program, file: int) -> None:
         self._process, self._file = process, file
         self.seen = ""
 
@@ -121,14 +116,8 @@ def terminal(*words: str, columns: int = 80, **env: str) -> Iterator[Terminal]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     around = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-    with subprocess.Popen(
-        [sys.executable, "-c", OWN_TERMINAL, *words],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-        cwd=ROOT,
-        env={**around, "TERM": "xterm", **env},
+    with Program(
+        words, streams=(theirs,) * 3, cwd=ROOT, env={**around, "TERM": "xterm", **env}, own_terminal=True
     ) as process:
         os.close(theirs)
         try:

@@ -16,6 +16,7 @@ from limpet import NoStore, sync
 from limpet.service.json_body import LARGEST
 from limpet.service.json_values import error_json
 from tests.interfaces.cli.run_cli import LIMPET, limpet, limpet_json
+from tests.servers import preloaded
 
 # Command, exit code, error code, and part of the message. {url}, {folder} and {request} are filled in.
 WRONG: list[tuple[str, int, str, str]] = [
@@ -159,7 +160,7 @@ def test_a_second_decision_is_refused(url: str) -> None:
 def process(words: Sequence[str], code: str = "", **env: str) -> subprocess.CompletedProcess[str]:
     """Run the command as a process, after some other code."""
     start = [LIMPET, *words] if not code else [sys.executable, "-c", f"{code}\n{MAIN}", *words]
-    return subprocess.run(start, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+    return preloaded.run(start, env={**os.environ, **env})
 
 
 MAIN = "from limpet.main import main; main()"
@@ -229,7 +230,7 @@ def test_a_full_disk_fails_the_command_and_stores_nothing(url: str, tmp_path: Pa
 def test_a_failed_write_to_stdout_is_an_error(url: str) -> None:
     """The command does not report success with a truncated file."""
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run([LIMPET, "runs"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = preloaded.run([LIMPET, "runs"], stdout=full.fileno())
     assert done.returncode == 1
     assert done.stderr.startswith("error: Cannot use the output: No space left on device.")
     assert done.stderr.count("\n") == 1

@@ -11,6 +11,7 @@ from limpet import sync
 from limpet.service import json_views
 from tests.interfaces.cli.run_cli import LIMPET, limpet, limpet_json, lines, until_parked
 from tests.interfaces.cli.shop import both, letter, order
+from tests.servers import preloaded
 
 
 def test_runs_lists_the_newest_first(url: str) -> None:
@@ -133,7 +134,7 @@ def test_the_installed_command_works_and_reports_wrong_usage(url: str) -> None:
     done = subprocess.run([LIMPET, "runs", "--failed", "--url", url], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr, lines(done.stdout)[1][0]) == (0, "", "order-1")
     for words in ([], ["nothing"], ["show"], ["runs", "--status", "odd"], ["runs", "--failed", "--waiting"]):
-        assert subprocess.run([LIMPET, *words], capture_output=True, check=False).returncode == 2
+        assert preloaded.run([LIMPET, *words]).returncode == 2
 
 
 def test_inbox_shows_the_context_and_choices_of_a_request(url: str) -> None:
@@ -189,7 +190,7 @@ def test_state_diff_and_compare_print_text_and_json(url: str) -> None:
 def test_doctor_lists_what_tools_and_agents_leave_open() -> None:
     """Each line names the tool and the code to add."""
     words, root = [LIMPET, "doctor", "tests.interfaces.cli.shop:both"], Path(__file__).parents[3]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=root)
+    done = preloaded.run(words, cwd=root)
     assert done.returncode == 0
     found = {each[2] for each in lines(done.stdout) if each[:2] == ["warn", "tools"]}
     says = "tool shop_charge (effect 'once') has no timeout, no risk, no verify, no compensation. Add timeout=\"30s\"; "

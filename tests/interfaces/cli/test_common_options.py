@@ -13,6 +13,7 @@ import typer
 from limpet.cli.commands import command
 from limpet.cli.contents import TOPICS
 from tests.interfaces.cli.run_cli import LIMPET, ROOT, limpet, limpet_json, terminal
+from tests.servers import preloaded
 
 GROUP: Any = typer.main.get_command(command)
 NAMES = sorted(GROUP.commands)
@@ -114,11 +115,11 @@ def test_an_error_while_importing_the_app_is_one_line(tmp_path: Path) -> None:
     """`--debug` shows its traceback."""
     (tmp_path / "broken.py").write_text("import json\njson.loads('{')\n", encoding="utf-8")
     words = [LIMPET, "worker", "broken:app"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = preloaded.run(words, cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith("error: Unexpected internal error: JSONDecodeError: Expecting property name")
     assert done.stderr.endswith("or read the server's log. [unexpected]\n")
-    more = subprocess.run([*words, "--debug"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    more = preloaded.run([*words, "--debug"], cwd=tmp_path)
     assert 'broken.py", line 2' in more.stderr
 
 
@@ -130,7 +131,7 @@ def test_a_closed_pipe_ends_the_command_as_sigpipe_does(url: str) -> None:
     for typed in (["log", "order-1"], ["log", "order-1", "--json"], ["runs"], ["runs", "--json"], ["inbox"]):
         read, write = os.pipe()
         os.close(read)
-        done = subprocess.run([LIMPET, *typed], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+        done = preloaded.run([LIMPET, *typed], stdout=write)
         os.close(write)
         assert (done.returncode, done.stderr) == (141, "")
 
@@ -151,9 +152,7 @@ def complete(url: str, *words: str) -> list[str]:
 def test_completion_offers_commands_runs_agents_and_requests(url: str, tmp_path: Path) -> None:
     """Without a store it offers nothing and creates none."""
     [request] = limpet_json("inbox")
-    done = subprocess.run(
-        [LIMPET], env={**os.environ, **completion_env(url, "show", "ord")}, capture_output=True, text=True, check=False
-    )
+    done = preloaded.run([LIMPET], env={**os.environ, **completion_env(url, "show", "ord")})
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["order-2", "order-1"], "")
     assert sorted(complete(url, "sta")) == ["start", "state", "stats"]
     assert complete(url, "show", "ord") == ["order-2", "order-1"]
@@ -171,7 +170,7 @@ def test_long_commands_show_progress_only_on_a_terminal(url: str, tmp_path: Path
     with terminal(LIMPET, *words, LIMPET_URL=url) as screen:
         shown, code = screen.end()
     assert (code, "━" in shown) == (0, True)
-    done = subprocess.run([LIMPET, *words], capture_output=True, text=True, check=False)
+    done = preloaded.run([LIMPET, *words])
     assert (done.returncode, done.stderr, "━" in done.stdout) == (0, "", False)
 
 

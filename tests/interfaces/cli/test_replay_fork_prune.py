@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from limpet import RunFailed, sync
 from tests.interfaces.cli.run_cli import LIMPET, ROOT, limpet, limpet_json
 from tests.interfaces.cli.shop import both, order
+from tests.servers import preloaded
 
 APP = "tests.interfaces.cli.shop:app"
 
@@ -106,9 +106,7 @@ def test_reading_commands_do_not_create_the_apps_store(words: str, tmp_path: Pat
     """With --app and without a URL, the error names the app's own store."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("LIMPET_")}
     line = [LIMPET, *words.split(), "--app", APP]
-    done = subprocess.run(
-        line, cwd=tmp_path, env={**env, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
-    )
+    done = preloaded.run(line, cwd=tmp_path, env={**env, "PYTHONPATH": str(ROOT)})
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: No store at sqlite:///limpet.db. Limpet did not create one.")
     assert list(tmp_path.iterdir()) == []

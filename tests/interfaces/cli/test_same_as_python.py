@@ -18,6 +18,7 @@ import limpet
 from limpet.service.json_values import as_json
 from tests.interfaces.cli.run_cli import LIMPET, ROOT
 from tests.interfaces.cli.run_cli import limpet as in_process
+from tests.servers import preloaded
 
 T = TypeVar("T")
 # Fields that differ from one run of the scenario to another: elapsed times, and the sender of a command.
@@ -118,7 +119,7 @@ class OnTheCommandLine:
 
     def _in_own_process(self, *words: str) -> str:
         words, env = (LIMPET, *words, "--json"), {**os.environ, "LIMPET_URL": self._url}
-        return subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout
+        return preloaded.run(words, env=env).stdout
 
     def _in_this_process(self, *words: str) -> str:
         done = in_process(*words, "--json", LIMPET_URL=self._url)

@@ -12,6 +12,7 @@ import pytest
 
 from limpet import sync
 from tests.interfaces.cli.shop import order
+from tests.servers import preloaded
 
 ROOT = Path(__file__).parents[3]
 ORDER = "tests.interfaces.cli.shop:order"
@@ -109,7 +110,7 @@ def test_worker_uses_the_app_of_the_environment_or_project(tmp_path: Path, named
         )
     with sync.open(url, agents=[order], worker=False) as app:
         app.start(order, "book", id="o-1")
-    said = subprocess.run([LIMPET, "show", "o-1"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    said = preloaded.run([LIMPET, "show", "o-1"], cwd=tmp_path, env=env)
     target = "MODULE:ATTRIBUTE" if named == "nowhere" else ORDER
     assert said.stdout.endswith(f"next: limpet worker {target}  (no live worker serves order 1)\n")
     with subprocess.Popen([LIMPET, "worker"], cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as process:
@@ -132,5 +133,5 @@ def test_worker_uses_the_app_of_the_environment_or_project(tmp_path: Path, named
 )
 def test_an_invalid_target_of_worker_is_wrong_usage(target: str, why: str) -> None:
     """The error gives the reason."""
-    done = subprocess.run([LIMPET, "worker", target], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = preloaded.run([LIMPET, "worker", target], cwd=ROOT)
     assert (done.returncode, why in done.stderr) == (2, True), done.stderr

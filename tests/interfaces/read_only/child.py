@@ -1,10 +1,8 @@
 """A process that looks at a store which it cannot write: `python -m tests.interfaces.read_only.child URL WHAT`."""
 
 import asyncio
-import ctypes
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,11 +13,8 @@ from limpet.redaction import hide_secrets_in
 from limpet.service.json_values import as_json
 from tests.interfaces.cli.run_cli import limpet as command_line
 from tests.interfaces.http_and_mcp.test_same_answers import QUERIES, run_command
+from tests.servers import preloaded
 
-# prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE): permissions then also apply to root.
-PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
-# Seconds after which the process hangs.
-PATIENCE = 60
 # Queries that are also typed; all of them are called in Python.
 TYPED = ("runs", "show", "log", "state", "diff", "verify", "inbox")
 COMMANDS = [
@@ -74,46 +69,33 @@ def follow(url: str) -> dict[str, Any]:
     return {"kinds": asyncio.run(events())}
 
 
-def without_override() -> Callable[[], None] | None:
-    """Return what a child of root must call so that file permissions apply to it; None for other users."""
-    if os.geteuid() != 0:
-        return None
-    libc = ctypes.CDLL(None)
-    return lambda: libc.prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0)
-
-
-@contextmanager
-def started(url: str, what: str) -> "Iterator[subprocess.Popen[str]]":
-    """Start this process, and kill it in the end."""
-    command = [sys.executable, "-m", __name__, url, what]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=without_override())  # noqa: PLW1509
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 def run(url: str, what: str) -> dict[str, Any]:
     """Run this process, and return what it found."""
-    with started(url, what) as process:
-        return result(process)
+    done = preloaded.run([sys.executable, "-m", __name__, url, what], cwd=preloaded.ROOT, also=__name__)
+    assert done.returncode == 0, done.stderr
+    return result(done.stdout)
 
 
 @contextmanager
 def following(url: str) -> Iterator[Callable[[], dict[str, Any]]]:
     """Follow a run in this process; the function that is yielded returns what it found when the run has ended."""
-    with started(url, "follow") as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        yield lambda: result(process)
+    read, write = os.pipe()
+    command = [sys.executable, "-m", __name__, url, "follow"]
+    with (
+        open(read, encoding="utf-8") as output,
+        preloaded.Program(command, streams=(0, write, 2), cwd=preloaded.ROOT, also=__name__) as process,
+    ):
+        os.close(write)
+        try:
+            assert output.readline() == "ready\n"
+            yield lambda: result(output.read())
+        finally:
+            process.kill()
 
 
-def result(process: "subprocess.Popen[str]") -> dict[str, Any]:
-    """Wait for the end of the process, and return what it found."""
-    out, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+def result(output: str) -> dict[str, Any]:
+    """Return what the process found, from the last line of its output."""
+    found: dict[str, Any] = json.loads(output.splitlines()[-1])
     return found
 
 
