@@ -1,4 +1,4 @@
-"""What a plain step costs in counts that do not depend on the machine: calls, wake-ups, rows, statements, memory.
+"""Costs of a plain step in counts that do not depend on the machine: calls, wake-ups, rows, statements, memory.
 
 `counts_of` measures one run on SQLite in a process of its own, by hooks that do not depend on the engine's structure: a
 profile function on every thread, a trace of each SQLite connection, and the allocator's own counters.

@@ -1,4 +1,4 @@
-"""What is measured: the workloads, the systems that take part in each, and their sizes."""
+"""The plan of a bench: the workloads, the systems that take part in each, and their sizes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

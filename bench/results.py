@@ -12,7 +12,7 @@ FORMAT = 1
 
 
 class Row(NamedTuple):
-    """What was measured: a workload, by a system (or a variant of it), on a database."""
+    """A measurement: a workload, by a system (or a variant of it), on a database."""
 
     workload: str
     who: str

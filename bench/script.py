@@ -1,4 +1,4 @@
-"""What every measured program shares: the payload, the clock, and one line of JSON as its answer.
+"""Parts that all measured programs share: the payload, the clock, and one line of JSON as its answer.
 
 Each system runs in its own process and environment, so this module imports only the standard library.
 `python -m bench.peers.dbos one '{"url": "sqlite:///x.db", "steps": 300}'` prints the figures of one workload.

@@ -24,7 +24,7 @@ SHARES = {"completed": 97, "waiting": 2, "failed": 1}
 
 
 class Refused(Exception):
-    """What a failed run raises."""
+    """Error of a failed run."""
 
 
 @limpet.tool(effect="none", name="bench_bulk_read")

@@ -1,7 +1,7 @@
-"""Steps in the usual case: nothing is recorded, nothing must be asked, and nothing is limited.
+"""Steps in the usual case: new ones that need no approval, budget or fresh data, and completed ones on replay.
 
-Such a step goes straight from its name in the log to the call and to the append. Everything else takes the general
-path in `steps.py`, which writes the same events.
+A new one goes straight from its name in the log to the call and to the append; a completed one returns its recorded
+result. Every other step takes the general path in `steps.py`, which writes the same events.
 """
 
 import asyncio
@@ -53,8 +53,9 @@ class PlainSteps:
     def find(
         self, tool: Tool[..., Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Coroutine[Any, Any, Any] | None:
-        """Return the step that the code calls now, with its name and number; None, with nothing done, for a call that
-        may need more.
+        """Return the coroutine of the step that the code calls now, after assigning its name and number.
+
+        Returns None, with nothing done, if the step needs the general path.
         """
         x = self._x
         plain = tool.plain_call if self._is_usual and isinstance(tool, Tool) else None
@@ -95,6 +96,7 @@ class PlainSteps:
         return output
 
     async def _run(self, step: Step, plain: PlainCall, bound: BoundArguments) -> Any:
+        """Record the start, call the tool, record the outcome, and return the result."""
         x, is_effect = self._x, step.tool.traits.effect != "none"
         step.args_digest = bound.digest
         if self._needs_more(step.tool.traits, is_effect=is_effect):

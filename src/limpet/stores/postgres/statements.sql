@@ -170,8 +170,8 @@ WITH moved AS (
 )
 SELECT m.place, m.number FROM moved AS m
 
--- name: extend_one
--- The same for one event of one stream, which a single caller waits for.
+-- name: move_one
+-- The compare-and-set of one head, for the next two statements.
 WITH moved AS (
     UPDATE {schema}.streams AS s
     SET seq = $5::bigint, hash = $6::bytea, time = $7::bigint, step = greatest(s.step, $8::bigint),
@@ -181,6 +181,10 @@ WITH moved AS (
             ELSE s.fence = $4::bigint AND s.worker IS NOT NULL END
     RETURNING s.number
 )
+
+-- name: extend_one
+-- The same for one event of one stream, which a single caller waits for.
+{move_one}
 INSERT INTO {schema}.events (run, seq, time, kind, version, fence, actor, codec, key_id, body, hash, step)
 SELECT m.number, $5::bigint, $7::bigint, $10::text, $11::bigint, greatest($4::bigint, 0), $12::text, $13::text,
     $14::text, $15::bytea, $6::bytea, nullif($16::bigint, -1)
@@ -189,15 +193,7 @@ RETURNING 1::bigint, run
 
 -- name: extend_two
 -- The same for two events of one stream: the start and the end of a read.
-WITH moved AS (
-    UPDATE {schema}.streams AS s
-    SET seq = $5::bigint, hash = $6::bytea, time = $7::bigint, step = greatest(s.step, $8::bigint),
-        deaths = CASE WHEN $9::boolean THEN 0 ELSE s.deaths END
-    WHERE s.id = $1::text AND s.seq = $2::bigint AND s.hash = $3::bytea
-        AND CASE WHEN $4::bigint < 0 THEN s.type = 'conversation'
-            ELSE s.fence = $4::bigint AND s.worker IS NOT NULL END
-    RETURNING s.number
-)
+{move_one}
 INSERT INTO {schema}.events (run, seq, time, kind, version, fence, actor, codec, key_id, body, hash, step)
 SELECT m.number, e.seq, e.time, e.kind, e.version, greatest($4::bigint, 0), e.actor, e.codec, e.key_id, e.body, e.hash,
     nullif(e.step, -1)
