@@ -68,7 +68,7 @@ bench: $(READY) $(patsubst %,.bench/%/.ready,$(if $(QUICK),langgraph,$(PEERS))) 
 	@$(BIN)/python -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(PUBLISH),--publish)
 
 crash: $(READY) tools  ## run the long tests: many processes, kills, faults
-	@$(SCRATCH) $(BIN)/python -m pytest tests/crash tests/behaviour --full -s -o faulthandler_timeout=0
+	@$(SCRATCH) $(BIN)/python -m pytest tests/crash tests/behaviour tests/simulation tests/interfaces/http_and_mcp --full -s -o faulthandler_timeout=0
 
 golden: $(READY)  ## write the stored formats of this version to tests/golden
 	@$(BIN)/python -m tests.golden.make

@@ -11,8 +11,6 @@ from tests.docs.test_repository import ROOT, blocks
 BIN = Path(sys.executable).parent
 REACH = ("PIP_", "UV_", "SSL_", "REQUESTS_", "CURL_", "http", "HTTP", "ALL_PROXY", "no_proxy", "NO_PROXY")
 """Environment variables that this machine needs to download packages."""
-SETS_UP = ("make ", ". .venv/")
-"""Lines that set up what a test already has; they run in a clone."""
 
 
 def typed(script: str, cwd: Path, **env: str) -> str:
@@ -23,27 +21,6 @@ def typed(script: str, cwd: Path, **env: str) -> str:
     )
     assert done.returncode == 0, (script, done.stdout, done.stderr)
     return done.stdout
-
-
-def commands(*, sets_up: bool) -> str:
-    """Return the commands of the README."""
-    lines = [line for block in blocks(ROOT / "README.md", "bash") for line in block.splitlines()]
-    return "\n".join(line for line in lines if sets_up or not line.startswith(SETS_UP))
-
-
-def test_every_command_of_the_readme_works(tmp_path: Path) -> None:
-    """The example is saved and run, and every command works; then those that `init` prints."""
-    (tmp_path / "support.py").write_text(blocks(ROOT / "README.md", "python")[0], encoding="utf-8")
-    output = typed(commands(sets_up=False), tmp_path)
-    assert "refund o-1: 4900 cents, key ticket-42:step_2:refund:" in output
-    assert "R-7" in output
-    assert "completed" in output
-    project = tmp_path / "my-agents"
-    following = [line.removeprefix("next: ") for line in output.splitlines() if line.startswith("next: ")]
-    assert "limpet dev app.py" in following
-    assert "49.00 back" in typed("python app.py && python app.py", project)
-    assert "2 passed" in typed("python -m pytest -q", project)
-    assert "completed" in typed("limpet runs && limpet show ticket-1 && limpet log ticket-1", project)
 
 
 def size_of(folder: Path) -> int:
@@ -60,13 +37,17 @@ def test_the_readme_works_in_a_clone(tmp_path: Path) -> None:
     subprocess.run(["git", "clone", "--quiet", str(ROOT), tmp_path / "limpet"], check=True)
     clone = tmp_path / "limpet"
     (clone / "support.py").write_text(blocks(ROOT / "README.md", "python")[0], encoding="utf-8")
-    script = "\n".join(line for line in commands(sets_up=True).splitlines() if not line.startswith("make test"))
+    lines = [line for block in blocks(ROOT / "README.md", "bash") for line in block.splitlines()]
+    script = "\n".join(line for line in lines if not line.startswith("make test"))
     python = str(Path(shutil.which("python3") or sys.executable).parent)
     reached = {name: value for name, value in os.environ.items() if name.startswith(REACH) or name == "HOME"}
     reached["PATH"] = os.pathsep.join([python, "/usr/bin", "/bin"])
     output = typed(script, clone, **reached)
     assert "step 6 of 9" in output  # the demo
+    assert "refund o-1: 4900 cents, key ticket-42:step_2:refund:" in output
+    assert "R-7" in output
     assert "completed" in output
+    assert "next: limpet dev app.py" in output.splitlines()
     megabytes = size_of(clone / ".venv") / 1e6
     print(f"the environment of `make demo` has {megabytes:.0f} MB")
     assert megabytes < 100

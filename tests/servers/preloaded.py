@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -30,7 +31,7 @@ import typer.main
 
 import limpet
 
-__all__ = ["LIMPET", "ROOT", "Program", "run"]
+__all__ = ["LIMPET", "ROOT", "PipedProgram", "Program", "run"]
 
 ROOT = Path(__file__).parents[2]
 LIMPET = str(Path(sys.executable).with_name("limpet"))
@@ -53,11 +54,11 @@ class Program:
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
         own_terminal: bool = False,
-        also: str = "",
+        also: tuple[str, ...] = (),
     ) -> None:
         """`streams` are the files of standard input, output and error. A program can own its input as a terminal.
 
-        `also` is a module of the tests to import before the fork, besides those that all programs need.
+        `also` are modules to import before the fork, besides those that all programs need.
         """
         request = [list(words), os.fspath(cwd or Path.cwd()), dict(os.environ if env is None else env), own_terminal]
         self._channel, theirs = socket.socketpair()
@@ -73,19 +74,61 @@ class Program:
     def __exit__(self, *_: object) -> None:
         self.wait()
 
-    def wait(self) -> int:
+    def wait(self, timeout: float | None = None) -> int:
         """Wait for the end, and return the exit code, which is negative if a signal ended the program."""
         if self.returncode is None:
+            self._channel.settimeout(timeout)
             self.returncode = int(self._answers.readline())
             self._answers.close()
             self._channel.close()
         return self.returncode
 
-    def kill(self) -> None:
-        """End the program. Its process id stays reserved until `wait` has returned."""
+    def poll(self) -> int | None:
+        """Return the exit code, or None if the program still runs."""
+        ended = self.returncode is not None or select.select([self._channel], [], [], 0)[0]
+        return self.wait() if ended else None
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal. The process id stays reserved until `wait` has returned."""
         if self.returncode is None:
             with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+class PipedProgram(Program):
+    """A program without input, whose output and errors are read from pipes."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        stderr: int | None = None,
+        also: tuple[str, ...] = (),
+    ) -> None:
+        """`stderr` is an open file for errors, of a program that may print many."""
+        (out, their_out), (err, their_err) = os.pipe(), os.pipe()
+        if stderr is not None:
+            os.dup2(stderr, their_err)
+        self.stdout, self.stderr = open(out, encoding="utf-8"), open(err, encoding="utf-8")  # noqa: SIM115
+        with Path(os.devnull).open("rb") as nothing:
+            super().__init__(words, streams=(nothing.fileno(), their_out, their_err), cwd=cwd, env=env, also=also)
+        os.close(their_out)
+        os.close(their_err)
+
+    def __exit__(self, *_: object) -> None:
+        self.stdout.close()
+        self.stderr.close()
+        self.wait()
 
 
 def run(
@@ -93,12 +136,15 @@ def run(
     *,
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
+    input: str = "",
     stdout: int | None = None,
-    also: str = "",
+    also: tuple[str, ...] = (),
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program without input to its end, and return its output. `stdout` is an open file to use for it."""
-    with TemporaryFile() as out, TemporaryFile() as err, Path(os.devnull).open("rb") as nothing:
-        files = (nothing.fileno(), out.fileno() if stdout is None else stdout, err.fileno())
+    """Run a program to its end, and return its output. `stdout` is an open file to use for it."""
+    with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
+        given.write(input.encode())
+        given.seek(0)
+        files = (given.fileno(), out.fileno() if stdout is None else stdout, err.fileno())
         code = Program(words, streams=files, cwd=cwd, env=env, also=also).wait()
         out.seek(0)
         err.seek(0)
@@ -106,13 +152,13 @@ def run(
 
 
 @cache
-def _server(also: str) -> socket.socket:
+def _server(also: tuple[str, ...]) -> socket.socket:
     """Start the process that forks, and return the socket for requests. It ends when the socket is closed."""
     ours, theirs = socket.socketpair()
     env = {name: value for name, value in os.environ.items() if not name.startswith(("LIMPET_", "PYTHONPATH"))}
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-P", __file__, str(theirs.fileno()), also],
+            [sys.executable, "-P", __file__, str(theirs.fileno()), *also],
             env=env,
             pass_fds=[theirs.fileno()],
             preexec_fn=_without_override(),  # noqa: PLW1509 - prctl needs no lock that a thread could hold
@@ -130,10 +176,10 @@ def _without_override() -> Callable[[], None] | None:
     return lambda: libc.prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0)
 
 
-def _preload(also: str) -> None:
+def _preload(also: Sequence[str]) -> None:
     """Import what programs need, and build the commands of `limpet` once."""
     sys.path.insert(0, str(ROOT))
-    for name in filter(None, (*PRELOAD, also)):
+    for name in (*PRELOAD, *also):
         import_module(name)
     sys.path.remove(str(ROOT))
     for name in dir(limpet):  # a public name is loaded at its first use
@@ -217,5 +263,5 @@ def _become(words: list[str], cwd: str, env: dict[str, str], *, own_terminal: bo
 
 
 if __name__ == "__main__":
-    _preload(sys.argv[2])
+    _preload(sys.argv[2:])
     _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,4 +1,4 @@
-"""Simulations of two workers with kills, stalls past the lease, lost replies and commands, over 200 seeds."""
+"""Simulations of two workers with kills, stalls past the lease, lost replies and commands, over many seeds."""
 
 import os
 
@@ -9,11 +9,16 @@ from limpet.engine.steps.verdict import TryAgain, judge
 from tests.simulation.invariants import check_end
 from tests.simulation.world import simulate
 
-SEEDS = 200
 SEED = os.environ.get("LIMPET_SEED")
 
 
-@pytest.mark.parametrize("seed", [int(SEED)] if SEED else range(SEEDS))
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Choose 100 seeds, or 400 with --full."""
+    if "seed" in metafunc.fixturenames:
+        seeds = range(400 if metafunc.config.getoption("--full") else 100)
+        metafunc.parametrize("seed", [int(SEED)] if SEED else seeds)
+
+
 def test_invariants_hold_under_all_faults(seed: int) -> None:
     """LIMPET_SEED=n runs a single seed."""
     try:

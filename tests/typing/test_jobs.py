@@ -25,6 +25,7 @@ from limpet import sync, testing
 from limpet.adapters import models
 from limpet.clock import SystemClock
 from limpet.testing import ScriptedModel, calls
+from tests.servers import preloaded
 
 JOBS = Path(__file__).parent / "jobs"
 
@@ -337,16 +338,8 @@ async def test_job_6_debugs_on_the_command_line(tmp_path: Path) -> None:
     lines = [line.partition(" #")[0].strip() for line in job6_debug.CLI.strip().splitlines()]
     output = []
     for line in lines:
-        words = [str(Path(sys.executable).with_name("limpet")), *shlex.split(line)[1:]]
-        done = subprocess.run(
-            words,
-            cwd=tmp_path,
-            input="p found\nc\n" if "--pdb" in line else "",
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        words = [preloaded.LIMPET, *shlex.split(line)[1:]]
+        done = preloaded.run(words, cwd=tmp_path, input="p found\nc\n" if "--pdb" in line else "")
         assert done.returncode == 0, (line, done.stdout, done.stderr)
         output.append(done.stdout)
     runs, show, state, diff, replay, fork, compare, resume = output

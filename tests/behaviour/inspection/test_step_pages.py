@@ -19,7 +19,6 @@ from limpet.stores.fork_reads import StepRange
 from limpet.stores.rows import WorkerRow
 from limpet.stores.sql_reads import SqlReads
 
-STEPS = 100_000
 BATCH = 10_000
 PAGE = 50
 # Events between two snapshots of a run of this length.
@@ -34,8 +33,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/limpet.db"
 
 
-async def test_a_page_reads_few_rows_wherever_it_is(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page of 50 steps of 100,000 reads two rows a step; a step that was retried at the end has all its events."""
+async def test_a_page_reads_few_rows_wherever_it_is(url: str, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
+    """A page of 50 steps of 100,000 reads two rows a step; a step that was retried at the end has all its events.
+
+    Without --full, the run has 20,000 steps.
+    """
+    steps = 100_000 if full else 20_000
     rows: list[int] = []
     asked = SqlReads._all
 
@@ -46,21 +49,21 @@ async def test_a_page_reads_few_rows_wherever_it_is(url: str, monkeypatch: pytes
 
     monkeypatch.setattr(SqlReads, "_all", counted)
     async with open_store(url) as store:
-        await write_steps(store)
-        for first in (0, 17, 49_990, STEPS - PAGE):
+        await write_steps(store, steps)
+        for first in (0, 17, steps // 2 - 10, steps - PAGE):
             rows.clear()
             page = await load_steps(store, "r1", StepRange(after=first, limit=PAGE))
             assert [step.number for step in page] == list(range(first + 1, first + PAGE + 1))
             assert sum(rows) <= 2 * PAGE + 10
         rows.clear()
         newest = await load_steps(store, "r1", StepRange(limit=PAGE, backwards=True))
-        assert [step.number for step in newest] == list(range(STEPS, STEPS - PAGE, -1))
+        assert [step.number for step in newest] == list(range(steps, steps - PAGE, -1))
         step = await load_step(store, "r1", 7)
         assert [attempt.status for attempt in step.attempts] == ["failed", "completed"]
-        assert step.end == 2 * STEPS + 4
+        assert step.end == 2 * steps + 4
         assert sum(rows) <= 2 * PAGE + 20
         await write_snapshots(store)
-        for number in (3, 49_990, STEPS - 1):
+        for number in (3, steps // 2 - 10, steps - 1):
             rows.clear()
             moment = await state_at(store, "r1", Point(before=number))
             assert moment.step == number - 1
@@ -81,7 +84,7 @@ async def write_snapshots(store: Store) -> None:
             await save(store, event.head, folding.freeze())
 
 
-async def write_steps(store: Store) -> None:
+async def write_steps(store: Store, steps: int) -> None:
     """Write a run of many steps; the seventh fails first, and is retried last."""
     await store.register(WorkerRow(id="w1", host="", agents={"a": ("1",)}, started=0, lease_until=0), lease=10**12)
     await store.append(
@@ -89,7 +92,7 @@ async def write_steps(store: Store) -> None:
     )
     [claimed] = await store.claim("w1", limit=1)
     head = claimed.row.head
-    for first in range(1, STEPS + 1, BATCH):
+    for first in range(1, steps + 1, BATCH):
         bodies = [body for number in range(first, first + BATCH) for body in one_step(number)]
         head = await write(store, head, claimed.row.fence, bodies)
     await write(store, head, claimed.row.fence, [started(7, 2), b.StepCompleted(name="t#7", number=7, attempt=2)])

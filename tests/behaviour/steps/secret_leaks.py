@@ -407,12 +407,15 @@ def recording_logs(world: World) -> Iterator[None]:
         root.setLevel(before)
 
 
-def collect(folder: Path, wanted: Sequence[Shape] = SHAPES) -> World:
-    """Run all forms through the agent and collect everything that was visible."""
+def collect(folder: Path, wanted: Sequence[Shape] = SHAPES, *, every_command: bool = True) -> World:
+    """Run all forms through the agent and collect everything that was visible.
+
+    Without `every_command`, the commands about one run take turns: each is typed for every third form.
+    """
     world, shapes = World(), [CONTROL, *wanted]
     with recording_logs(world):
         asyncio.run(_drive(world, folder, shapes))
-        _record_commands(world, folder, shapes)
+        _record_commands(world, folder, shapes, every=1 if every_command else 3)
     for file in sorted(folder.glob("x.db*")):
         world.saw("database file", file.read_bytes())
     return world
@@ -530,21 +533,25 @@ def _record_inbox_commands(world: World, folder: Path) -> None:
     _limpet(world, "limpet inbox --json", folder, "inbox", "--json")
 
 
-def _record_commands(world: World, folder: Path, shapes: Sequence[Shape]) -> None:
+def _record_commands(world: World, folder: Path, shapes: Sequence[Shape], *, every: int) -> None:
     for json in ([], ["--json"]):
         _limpet(world, "limpet runs", folder, "runs", "--last", "1000", *json)
         _limpet(world, "limpet search", folder, "search", "run-", "--last", "1000", *json)
         _limpet(world, "limpet calls", folder, "calls", "--last", "1000", *json)
         _limpet(world, "limpet decisions", folder, "decisions", "--last", "1000", *json)
         _limpet(world, "limpet errors of runs", folder, "errors", "--last", "1000", *json)
-    for shape in shapes:
+    for place, shape in enumerate(shapes):
         run = f"run-{shape.name}"
-        _limpet(world, "limpet show", folder, "show", run)
-        _limpet(world, "limpet show --json", folder, "show", run, "--json")
-        _limpet(world, "limpet state", folder, "state", run)
-        _limpet(world, "limpet state --json", folder, "state", run, "--json")
-        _limpet(world, "limpet diff", folder, "diff", run, "1", "--json")
-        _limpet(world, "limpet compare", folder, "compare", run, "run-control")
-        _limpet(world, "limpet errors", folder, "show", "--", shape.text)
-        _limpet(world, "limpet errors", folder, "approve", "r", f"--args={shape.text}")
+        commands = [
+            ("limpet show", "show", run),
+            ("limpet show --json", "show", run, "--json"),
+            ("limpet state", "state", run),
+            ("limpet state --json", "state", run, "--json"),
+            ("limpet diff", "diff", run, "1", "--json"),
+            ("limpet compare", "compare", run, "run-control"),
+            ("limpet errors", "show", "--", shape.text),
+            ("limpet errors", "approve", "r", f"--args={shape.text}"),
+        ]
+        for sink, *words in commands if shape is CONTROL else commands[place % every :: every]:
+            _limpet(world, sink, folder, *words)
     world.saw("limpet doctor", _printed("doctor", "tests.interfaces.cli.shop:both"))

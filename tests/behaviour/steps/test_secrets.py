@@ -41,11 +41,11 @@ def shapes(request: pytest.FixtureRequest) -> list[Shape]:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory, shapes: list[Shape]) -> World:
-    """Everything that was visible outside of tools."""
+def world(tmp_path_factory: pytest.TempPathFactory, shapes: list[Shape], request: pytest.FixtureRequest) -> World:
+    """Everything that was visible outside of tools. Every form is used with every command with --full."""
     before = dict(tools._tools)
     try:
-        return collect(tmp_path_factory.mktemp("leaks"), shapes)
+        return collect(tmp_path_factory.mktemp("leaks"), shapes, every_command=request.config.getoption("--full"))
     finally:
         tools._tools.clear()
         tools._tools.update(before)

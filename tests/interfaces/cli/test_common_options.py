@@ -14,6 +14,7 @@ from limpet.cli.commands import command
 from limpet.cli.contents import TOPICS
 from tests.interfaces.cli.run_cli import LIMPET, ROOT, limpet, limpet_json, terminal
 from tests.servers import preloaded
+from tests.servers.preloaded import PipedProgram
 
 GROUP: Any = typer.main.get_command(command)
 NAMES = sorted(GROUP.commands)
@@ -185,8 +186,7 @@ def test_load_shows_progress_and_prints_the_run(url: str, tmp_path: Path) -> Non
 
 def test_worker_logs_json_lines_with_the_json_option(tmp_path: Path) -> None:
     words = [LIMPET, "worker", "tests.interfaces.cli.shop:both", "--json", "--url", f"sqlite:///{tmp_path}/limpet.db"]
-    with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
+    with PipedProgram(words, cwd=ROOT) as process:
         found = json.loads(process.stderr.readline())
         process.terminate()
     assert (found["level"], "serving letter, order" in found["message"], set(found)) == (

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from limpet.service.json_values import as_json
 from tests.interfaces.cli.run_cli import LIMPET, ROOT
 from tests.interfaces.cli.run_cli import limpet as in_process
 from tests.servers import preloaded
+from tests.servers.preloaded import PipedProgram
 
 T = TypeVar("T")
 # Fields that differ from one run of the scenario to another: elapsed times, and the sender of a command.
@@ -164,11 +164,11 @@ class OnTheCommandLine:
 
 
 @contextmanager
-def worker(folder: Path, url: str) -> Iterator[subprocess.Popen[bytes]]:
+def worker(folder: Path, url: str) -> Iterator[PipedProgram]:
     """Run a worker of the shop as a process."""
     env = {**os.environ, "LIMPET_URL": url, "SHOP": str(folder)}
     words = [LIMPET, "worker", "tests.interfaces.cli.shop:both"]
-    with subprocess.Popen(words, cwd=ROOT, env=env, stderr=subprocess.DEVNULL) as process:
+    with PipedProgram(words, cwd=ROOT, env=env) as process:
         try:
             yield process
         finally:

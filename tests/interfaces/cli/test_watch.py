@@ -2,9 +2,8 @@
 
 import json
 import signal
-import subprocess
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -13,16 +12,12 @@ from limpet.service.json_values import as_json
 from tests.interfaces.cli import shop
 from tests.interfaces.cli.run_cli import LIMPET, limpet, limpet_json, terminal
 from tests.interfaces.cli.shop import both, letter, order
+from tests.servers.preloaded import PipedProgram
 
 
-def process(*words: str) -> subprocess.Popen[str]:
+def process(*words: str) -> PipedProgram:
     """Start the command as a process."""
-    return subprocess.Popen([LIMPET, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def out(process: subprocess.Popen[str]) -> IO[str]:
-    assert process.stdout is not None
-    return process.stdout
+    return PipedProgram([LIMPET, *words])
 
 
 def test_log_prints_one_line_per_event_or_json(url: str) -> None:
@@ -45,10 +40,10 @@ def test_log_follow_shows_new_events_until_the_run_ends(
     """Another process writes them."""
     monkeypatch.setattr(shop, "FOLDER", tmp_path)
     with process("log", "order-2", "--follow", "--json") as follower:
-        assert json.loads(out(follower).readline())["kind"] == "run.created"
+        assert json.loads(follower.stdout.readline())["kind"] == "run.created"
         with sync.open(url, agents=both) as app:
             kinds = []
-            for line in out(follower):
+            for line in follower.stdout:
                 kinds.append(json.loads(line)["kind"])
                 (tmp_path / "go").touch()
             assert app.get("order-2").info().status == "completed"
@@ -61,9 +56,8 @@ def test_log_follow_shows_new_events_until_the_run_ends(
 def test_ctrl_c_ends_a_watching_command_with_130(url: str, words: list[str]) -> None:
     """Without an error message."""
     with process(*words) as view:
-        assert out(view).readline()
+        assert view.stdout.readline()
         view.send_signal(signal.SIGINT)
-        assert view.stderr is not None
         assert view.stderr.read() == ""
     assert view.returncode == 130
 
@@ -71,14 +65,14 @@ def test_ctrl_c_ends_a_watching_command_with_130(url: str, words: list[str]) -> 
 def test_runs_watch_prints_existing_runs_and_then_each_change(url: str) -> None:
     """Without a terminal, one line per change."""
     with process("runs", "--watch", "--json") as view:
-        first = [json.loads(out(view).readline()) for _ in range(3)]
+        first = [json.loads(view.stdout.readline()) for _ in range(3)]
         assert first == sorted(limpet_json("runs"), key=lambda each: (each["updated"], each["created"]))
         limpet_json("cancel", "order-2", "--reason", "not needed")
         with sync.open(url, agents=[letter], worker=False) as app:
             app.start(letter, "eve", id="letter-2")
         found: dict[str, str] = {}
         while set(found) != {"letter-2", "order-2"}:
-            change = json.loads(out(view).readline())
+            change = json.loads(view.stdout.readline())
             found[change["id"]] = change["status"]
         view.send_signal(signal.SIGINT)
     assert found["letter-2"] == "pending"
@@ -86,7 +80,7 @@ def test_runs_watch_prints_existing_runs_and_then_each_change(url: str) -> None:
 
 def test_runs_watch_filters_by_status(url: str) -> None:
     with process("runs", "--watch", "--failed") as view:
-        line = out(view).readline()
+        line = view.stdout.readline()
         view.send_signal(signal.SIGINT)
     assert line.split("  ")[1:] == ["order-1", "order 1", "failed", "step 1 of 3", "sell dust\n"]
 
@@ -106,12 +100,13 @@ def test_runs_watch_redraws_a_table_on_a_terminal(url: str) -> None:
 def test_several_followers_see_the_same_events(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shop, "FOLDER", tmp_path)
     (tmp_path / "go").touch()
-    followers = [process("log", "order-2", "--follow", "--json") for _ in range(3)]
-    for each in followers:
-        out(each).readline()
-    with sync.open(url, agents=both) as app:
-        app.get("order-2").result(timeout="30s")
-    seen = [each.communicate()[0] for each in followers]
+    with ExitStack() as stack:
+        followers = [stack.enter_context(process("log", "order-2", "--follow", "--json")) for _ in range(3)]
+        for each in followers:
+            each.stdout.readline()
+        with sync.open(url, agents=both) as app:
+            app.get("order-2").result(timeout="30s")
+        seen = [each.stdout.read() for each in followers]
     assert len(set(seen)) == 1
     assert [each.returncode for each in followers] == [0, 0, 0]
 
@@ -124,8 +119,7 @@ def test_several_followers_see_the_same_events(url: str, tmp_path: Path, monkeyp
 def test_a_watching_command_ends_when_its_pipe_is_closed(url: str, words: list[str]) -> None:
     """Although it has nothing new to print."""
     with process(*words) as view:
-        assert out(view).readline()
-        out(view).close()
-        assert view.stderr is not None
+        assert view.stdout.readline()
+        view.stdout.close()
         assert view.stderr.read() == ""
     assert view.returncode == 141

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,18 +11,18 @@ import pytest
 from limpet import sync
 from tests.interfaces.cli.shop import order
 from tests.servers import preloaded
+from tests.servers.preloaded import LIMPET, PipedProgram
 
 ROOT = Path(__file__).parents[3]
 ORDER = "tests.interfaces.cli.shop:order"
-LIMPET = str(Path(sys.executable).with_name("limpet"))
 
 
 @contextmanager
-def worker(folder: Path, target: str = "tests.interfaces.cli.shop:app", *more: str) -> Iterator[subprocess.Popen[str]]:
+def worker(folder: Path, target: str = "tests.interfaces.cli.shop:app", *more: str) -> Iterator[PipedProgram]:
     """Run a worker on the store in a folder, and wait until it is ready."""
     env = {**os.environ, "LIMPET_URL": f"sqlite:///{folder}/limpet.db", "SHOP": str(folder), "LIMPET_WORKER": "0"}
     command = [LIMPET, "worker", target, *more]
-    with subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True) as process:
+    with PipedProgram(command, cwd=ROOT, env=env) as process:
         try:
             assert "serving letter, order" in until(process, "serving") or target.endswith("order")
             yield process
@@ -32,9 +30,8 @@ def worker(folder: Path, target: str = "tests.interfaces.cli.shop:app", *more: s
             process.kill()
 
 
-def until(process: subprocess.Popen[str], words: str) -> str:
+def until(process: PipedProgram, words: str) -> str:
     """Return the next line of its log that contains these words."""
-    assert process.stderr is not None
     for line in process.stderr:
         if words in line:
             return line
@@ -113,12 +110,13 @@ def test_worker_uses_the_app_of_the_environment_or_project(tmp_path: Path, named
     said = preloaded.run([LIMPET, "show", "o-1"], cwd=tmp_path, env=env)
     target = "MODULE:ATTRIBUTE" if named == "nowhere" else ORDER
     assert said.stdout.endswith(f"next: limpet worker {target}  (no live worker serves order 1)\n")
-    with subprocess.Popen([LIMPET, "worker"], cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as process:
+    with PipedProgram([LIMPET, "worker"], cwd=tmp_path, env=env) as process:
         if named == "nowhere":
             assert "pass MODULE:ATTRIBUTE, or set LIMPET_APP" in until(process, "no app given")
         else:
             assert "serving order" in until(process, "serving")
             process.terminate()
+            process.stderr.read()
     assert process.returncode == (2 if named == "nowhere" else 0)
 
 

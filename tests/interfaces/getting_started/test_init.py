@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.interfaces.demo.demo_process import env_of, left_behind
-
-LIMPET = str(Path(sys.executable).with_name("limpet"))
+from tests.servers import preloaded
+from tests.servers.preloaded import LIMPET
 
 
 def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a command in a folder."""
+    if words[0] == LIMPET:
+        return preloaded.run(words, cwd=cwd, env=env_of(cwd))
     return subprocess.run(words, cwd=cwd, env=env_of(cwd), capture_output=True, text=True, check=False)
 
 

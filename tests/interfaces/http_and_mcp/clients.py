@@ -2,11 +2,8 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,9 +16,11 @@ from mcp_types import TextContent
 
 import limpet
 from limpet import testing
+from tests.servers.preloaded import LIMPET, PipedProgram
 
 TOKEN = "limpet_" + "5a" * 32
-LIMPET = str(Path(sys.executable).with_name("limpet"))
+SERVERS = ("limpet.mcp", "limpet.web.server")
+"""Modules of `limpet serve` and `limpet mcp`."""
 
 
 @limpet.tool(effect="idempotent", name="doors_refund", risk="external_action")
@@ -76,8 +75,7 @@ def serving(url: str, *words: str, **env: str) -> Iterator[httpx.Client]:
     """Run a server over a store, and yield an authenticated client."""
     command = [LIMPET, "serve", "--port", "0", "--json", "--url", url, *words]
     around = {**os.environ, "LIMPET_TOKEN": TOKEN, **env}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=around) as process:
-        assert process.stdout is not None
+    with PipedProgram(command, env=around, stderr=2, also=SERVERS) as process:
         try:
             where = json.loads(process.stdout.readline())["url"]
             with httpx.Client(base_url=where, headers={"authorization": f"Bearer {TOKEN}"}, timeout=30) as client:

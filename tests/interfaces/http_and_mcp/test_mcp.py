@@ -18,7 +18,9 @@ import limpet
 from limpet import testing
 from limpet.adapters.mcp import MCPTools
 from limpet.service.operation import operations_of
-from tests.interfaces.http_and_mcp.clients import LIMPET, TOKEN, call_json, fill, over_http, over_pipes
+from tests.interfaces.http_and_mcp.clients import SERVERS, TOKEN, call_json, fill, over_http, over_pipes
+from tests.servers import preloaded
+from tests.servers.preloaded import LIMPET
 
 OPERATIONS = {name: each for name, each in operations_of(limpet.App).items() if "mcp" in each.doors}
 
@@ -187,7 +189,7 @@ def test_ctrl_c_ends_a_server_immediately(url: str, words: list[str], ends: int)
 
 def test_serve_refuses_a_port_in_use(server: httpx.Client, url: str) -> None:
     words = ["serve", "--url", url, "--port", str(server.base_url.port)]
-    done = subprocess.run([LIMPET, *words], capture_output=True, text=True, timeout=60, check=False)
+    done = preloaded.run([LIMPET, *words], also=SERVERS)
     assert done.returncode == 2
     assert "is already in use. Pass --port" in done.stderr
 
@@ -196,15 +198,8 @@ def test_serve_refuses_a_port_in_use(server: httpx.Client, url: str) -> None:
 def test_servers_refuse_a_missing_store(tmp_path: Any, words: list[str]) -> None:
     """They do not create one."""
     url = f"sqlite:///{tmp_path}/none.db"
-    done = subprocess.run(
-        [LIMPET, *words, "--url", url, "--json"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "LIMPET_TOKEN": TOKEN},
-        stdin=subprocess.DEVNULL,
-        timeout=60,
-        check=False,
-    )
+    env = {**os.environ, "LIMPET_TOKEN": TOKEN}
+    done = preloaded.run([LIMPET, *words, "--url", url, "--json"], env=env, also=SERVERS)
     assert (done.returncode, done.stdout) == (1, "")
     assert json.loads(done.stderr)["code"] == "no_store"
     assert not list(tmp_path.iterdir())
@@ -235,6 +230,6 @@ def test_a_missing_extra_is_named(url: str, words: list[str], extra: str) -> Non
         "from limpet.main import main; main()"
     )
     command = [sys.executable, "-c", script, *words, "--url", url]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False)
+    done = preloaded.run(command)
     assert done.returncode == 1
     assert f"pip install 'limpet[{extra}]'" in done.stderr

@@ -71,7 +71,7 @@ def follow(url: str) -> dict[str, Any]:
 
 def run(url: str, what: str) -> dict[str, Any]:
     """Run this process, and return what it found."""
-    done = preloaded.run([sys.executable, "-m", __name__, url, what], cwd=preloaded.ROOT, also=__name__)
+    done = preloaded.run([sys.executable, "-m", __name__, url, what], cwd=preloaded.ROOT, also=(__name__,))
     assert done.returncode == 0, done.stderr
     return result(done.stdout)
 
@@ -83,7 +83,7 @@ def following(url: str) -> Iterator[Callable[[], dict[str, Any]]]:
     command = [sys.executable, "-m", __name__, url, "follow"]
     with (
         open(read, encoding="utf-8") as output,
-        preloaded.Program(command, streams=(0, write, 2), cwd=preloaded.ROOT, also=__name__) as process,
+        preloaded.Program(command, streams=(0, write, 2), cwd=preloaded.ROOT, also=(__name__,)) as process,
     ):
         os.close(write)
         try:
