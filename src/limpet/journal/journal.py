@@ -7,7 +7,6 @@ the end of a run, the use of a standing approval) go through `append_if_current`
 writer had seen when it decided.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -19,8 +18,9 @@ from limpet.errors import StoreBusy
 from limpet.events import VOCABULARY, AnyBody, Head, Sealed, seal_all, verify
 from limpet.events import bodies as b
 from limpet.journal.conversation import OutgoingMessages
+from limpet.journal.fair_lock import FairLock
 from limpet.journal.snapshots import Learner, Loaded, fold_event, fold_log, load_whole, save
-from limpet.policy.checkpoint import snapshot_due
+from limpet.policy.checkpoint import LONGEST_TAIL, SMALLEST_TAIL, snapshot_due
 from limpet.policy.retention import snapshots_to_thin
 from limpet.state import Fold, RunState
 from limpet.state.patch import Working, changes_plan
@@ -33,9 +33,6 @@ __all__ = ["Journal"]
 FULL_BUFFER = 500
 # How long an event may wait for a flush while a worker sweeps its journals, in microseconds.
 MAX_WAIT = SECOND // 5
-
-
-_EXTENDED = Appended(())
 
 
 class _Flight(Struct, frozen=True):
@@ -76,7 +73,7 @@ class Journal:
         """First body of each append whose reply was lost and that another call has repeated successfully. When its
         caller repeats it, the caller gets `Appended` without sending it again.
         """
-        self._turn = asyncio.Lock()
+        self._lock = FairLock()
         self._snapshot_bytes = loaded.snapshot_bytes
         self._tail_bytes, self._tail_events = loaded.tail_bytes, loaded.tail_events
 
@@ -145,16 +142,20 @@ class Journal:
         A store's clock that was set back also counts, because the time that passed is unknown then.
         """
         since = self._since if self._flight is None else self._flight.since
-        return since is not None and not self._turn.locked() and not 0 <= self._now() - since < MAX_WAIT
+        return since is not None and not self._lock.is_held and not 0 <= self._now() - since < MAX_WAIT
 
     async def flush(self) -> None:
         """Return when everything added so far is durable. Raises LeaseLost if another worker holds the run."""
-        turn = self._turn
-        await turn.acquire()
+        lock = self._lock
+        if not lock.take_now():
+            await lock.take()
         try:
-            await self._flush()
+            if self._flight is None and self._buffer and not self._blobs:
+                await self._extend()
+            if self._flight is not None or self._buffer:
+                await self._flush()
         finally:
-            turn.release()
+            lock.release()
 
     async def append(self, *bodies: AnyBody, blobs: Sequence[Blob] = ()) -> None:
         """Add events and wait until they are durable."""
@@ -173,7 +174,7 @@ class Journal:
             _check_types(bodies)
             return self._check(bodies), blobs
 
-        async with self._turn:
+        async with self._lock:
             await self._flush()
             if last_seen is not None and last_seen < self.last_seen:
                 raise StoreBusy(
@@ -198,7 +199,7 @@ class Journal:
         """
         _check_types(bodies, legs)
         bodies = self._check(bodies)
-        async with self._turn:
+        async with self._lock:
             done = await self._send_last(bodies, tuple(legs), blobs)
             while isinstance(done, Missed):
                 done = await self._send_last(bodies, tuple(legs), ())  # The blobs are already buffered.
@@ -214,7 +215,7 @@ class Journal:
         """
         await saying.talk.look()
         blobs: Sequence[Blob] = saying.blobs
-        async with self._turn:
+        async with self._lock:
             while True:
                 note, leg = saying.prepare()
                 _check_types((note,), (leg,))
@@ -240,7 +241,7 @@ class Journal:
         decide again. `legs` send commands to other runs in the same transaction.
         """
         _check_types(bodies, legs)
-        async with self._turn:
+        async with self._lock:
             done = await self._send_last(bodies, tuple(legs), blobs, last_seen)
             assert not isinstance(done, Taken), "legs of append_if_current create no runs"
             return isinstance(done, Appended)
@@ -266,7 +267,7 @@ class Journal:
 
     async def refresh(self) -> None:
         """Fold events that others wrote, without writing anything."""
-        async with self._turn:
+        async with self._lock:
             if (flight := self._flight) is not None:
                 self._note_landed(flight, await self._send(flight))
             while page := await self._store.read(self.run, after=self.head.seq):
@@ -281,7 +282,7 @@ class Journal:
 
     async def keep_late(self) -> None:
         """After LeaseLost, store the events that could not be written, as late results outside the log."""
-        async with self._turn:
+        async with self._lock:
             flight, self._flight = self._flight or self._take(), None
             rest = self._seal(self._buffer)
             self._buffer.clear()
@@ -297,6 +298,8 @@ class Journal:
         None is due while events are pending: a snapshot must contain stored events only, and the learner may already
         know pending ones.
         """
+        if self._tail_bytes < SMALLEST_TAIL and self._tail_events < LONGEST_TAIL:  # most of the time
+            return False
         is_long = snapshot_due(
             tail_bytes=self._tail_bytes, tail_events=self._tail_events, snapshot_bytes=self._snapshot_bytes
         )
@@ -347,6 +350,17 @@ class Journal:
         now, codec = self._now(), self._store.codec
         return seal_all(self.head, self.run, bodies, time=now, fence=self.fence, actor=self._actor, codec=codec)
 
+    async def _extend(self) -> None:
+        """Send the buffer once, in the usual case: its events change nothing but the log, and no others came first.
+
+        In other cases the flight remains, for `_flush`.
+        """
+        self._flight = flight = self._take()
+        leg = Extend(run=self.run, after=self.head, fence=self.fence, events=flight.events)
+        if await self._store.extend(leg):
+            self._flight = None
+            self._take_in(flight.events)
+
     async def _flush(self) -> None:
         while self._flight or self._buffer:
             flight = self._flight or self._take()
@@ -366,10 +380,7 @@ class Journal:
         """
         self._flight = flight
         leg = Extend(run=self.run, after=self.head, fence=self.fence, events=flight.events)
-        if not flight.last and not flight.blobs and await self._store.extend(leg):  # the usual case
-            done: Appended | Missed | Taken = _EXTENDED
-        else:
-            done = await self._store.append(leg, *flight.legs, blobs=flight.blobs)
+        done = await self._store.append(leg, *flight.legs, blobs=flight.blobs)
         self._flight = None
         if isinstance(done, Appended):
             self._take_in(flight.events)
@@ -394,12 +405,18 @@ class Journal:
 
     def _take_in(self, events: Sequence[Sealed]) -> None:
         fold, learner = self._fold, self._learner
-        for sealed in events:
-            event, body = sealed.event, sealed.body
-            fold.add(event, body)
+        first, last = events[0], events[-1]
+        if len(events) == 2 and type(first.body) is b.StepStarted and type(last.body) is b.StepCompleted:
+            fold.add_step(first.event, first.body, last.event, last.body)
             if learner is not None:
-                learner.learn(event, body, fold)
-            self._tail_bytes += len(event.body)
+                learner.learn_step(first.event, first.body, last.event, last.body, fold)
+        else:
+            for sealed in events:
+                fold.add(sealed.event, sealed.body)
+                if learner is not None:
+                    learner.learn(sealed.event, sealed.body, fold)
+        for sealed in events:
+            self._tail_bytes += len(sealed.event.body)
         self._tail_events += len(events)
         self.head = events[-1].event.head
 

@@ -9,6 +9,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from limpet.errors import Tampered
 from limpet.events import AnyBody, Event, Head
+from limpet.events import bodies as b
 from limpet.events.values import encode
 from limpet.state import Fold, RunState
 from limpet.stores import Snapshot, Store
@@ -28,6 +29,11 @@ class Learner(Protocol):
 
     def learn(self, event: Event, body: AnyBody, fold: Fold, /) -> None:
         """Process the next event; `fold` contains all events up to it."""
+
+    def learn_step(
+        self, started: Event, opened: b.StepStarted, completed: Event, settled: b.StepCompleted, fold: Fold, /
+    ) -> None:
+        """Process the start and the end of a step that follow each other, like `learn` for both."""
 
     @property
     def is_partial(self) -> bool:

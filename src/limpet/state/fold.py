@@ -239,6 +239,22 @@ class Fold:
         except InvalidPatch as error:
             raise Tampered(run=event.run, seq=event.seq, reason=str(error)) from error
 
+    def add_step(self, started: Event, opened: b.StepStarted, completed: Event, settled: b.StepCompleted) -> None:
+        """Apply the start and the end of a step that follow each other, like `add` for both."""
+        is_whole = settled.number == opened.number and opened.number not in self._steps and opened.grant is None
+        if not is_whole or self._status != "running" or not started.seq - 1 == self._seq == completed.seq - 2:
+            self.add(started, opened)
+            self.add(completed, settled)
+            return
+        spent, counters = self._spent, self._counters
+        spent["wall_us"] += completed.time - self._time
+        self._seq, self._time, self._fence = completed.seq, completed.time, completed.fence
+        self._reach(opened.number)
+        self._reach_item(opened)
+        counters["events"] += 2
+        counters["attempts"] += 1
+        self._step_completed(settled)
+
     def _apply(self, event: Event, body: AnyBody) -> None:  # noqa: C901, PLR0912, PLR0915 - the one match over all kinds
         match body:
             case b.StepStarted():
@@ -491,10 +507,7 @@ class Fold:
     def _step_started(self, event: Event, body: b.StepStarted) -> None:
         before = self._steps.get(body.number)
         self._reach(body.number)
-        if body.item is None:
-            self._item_start = None
-        elif self._item_start is None or self._item_start.item != body.item:
-            self._item_start = ItemStart(item=body.item, step=body.number)
+        self._reach_item(body)
         if before is not None:
             self._spend(before.reserved)
         self._steps[body.number] = OpenStep(
@@ -516,6 +529,12 @@ class Fold:
         if number > self._step:
             self._spent["steps"] += number - self._step
             self._step = number
+
+    def _reach_item(self, body: b.StepStarted) -> None:
+        if body.item is None:
+            self._item_start = None
+        elif self._item_start is None or self._item_start.item != body.item:
+            self._item_start = ItemStart(item=body.item, step=body.number)
 
     def _step_progressed(self, body: b.StepProgressed) -> None:
         step = self._steps.get(body.number)

@@ -11,16 +11,37 @@ from limpet.events import Payload, Spent, inline
 from limpet.redaction import NOTHING, Redaction, hide_secrets
 from limpet.secret import hidden
 
-__all__ = ["Call", "current", "enter_agent", "header_key", "idempotency_key", "in_tool", "is_in_agent"]
+__all__ = [
+    "Call",
+    "current",
+    "enter_agent",
+    "enter_tool",
+    "header_key",
+    "idempotency_key",
+    "in_tool",
+    "is_in_agent",
+    "leave_tool",
+]
 
 # The call of the running tool, AGENT in an agent's own code, None elsewhere.
 _place: ContextVar["Call | str | None"] = ContextVar("limpet_place", default=None)
 AGENT = "agent"
+enter_tool, leave_tool = _place.set, _place.reset
+"""Make the code that follows belong to a call, and end that; as functions of C, because each step calls them."""
 
 
 @checked
 class Call:
     """The current attempt of a step, for the code of its tool; `limpet.current()` returns it. Thread-safe."""
+
+    transaction: Any = None
+    """Open connection of the store, in a tool with `effect="transaction"`."""
+    note = ""
+    fraction: float | None = None
+    late: "asyncio.Future[Any] | None" = None
+    """Result of a function that still ran on its thread after its timeout."""
+    _partial: Payload | Callable[[], Any] | None = None
+    _tokens, _cost = 0, 0.0
 
     def __init__(
         self,
@@ -37,14 +58,6 @@ class Call:
         """Value of the `Idempotency-Key` header that HTTP hooks send; "" in a read and in a `verify`."""
         self.attempt = attempt
         """Number of this attempt, starting at 1."""
-        self.transaction: Any = None
-        """Open connection of the store, in a tool with `effect="transaction"`."""
-        self.note = ""
-        self.fraction: float | None = None
-        self._partial: Payload | Callable[[], Any] | None = None
-        self.late: asyncio.Future[Any] | None = None
-        """Result of a function that still ran on its thread after its timeout."""
-        self._tokens, self._cost = 0, 0.0
 
     @property
     def key(self) -> str:

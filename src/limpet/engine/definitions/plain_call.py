@@ -42,6 +42,7 @@ class PlainCall:
         self._names, self._codecs, self._defaults = names, codecs, defaults
         self._known = codecs.keys() - {"return"}
         self._required = self._known - defaults.keys()
+        self._all_by_position = len(names) if self._known == set(names) else -1
         self._result = codecs["return"]
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundArguments | None:
@@ -53,7 +54,7 @@ class PlainCall:
             if not kwargs.keys().isdisjoint(given):
                 return None
             given.update(kwargs)
-        if not self._required <= given.keys() <= self._known:
+        if len(args) != self._all_by_position and not self._required <= given.keys() <= self._known:
             return None
         try:
             return self._bound(given)

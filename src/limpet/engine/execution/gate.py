@@ -37,8 +37,8 @@ class Gate:
     def __init__(self, kit: Kit, run: str, fold: Fold, *, ignores_commands: bool) -> None:
         self._run, self._fold, self._clock, self._silent_after = run, fold, kit.clock, kit.silent_after
         self._ignores_commands = ignores_commands
-        self._is_open = asyncio.Event()
-        self._is_open.set()
+        self._reopened = asyncio.Event()
+        self._is_held = False
         self._closed: Suspended | None = None
         self._never: list[asyncio.Future[None]] = []
         self.stopped: LimpetError | None = None
@@ -60,7 +60,7 @@ class Gate:
     @property
     def is_open(self) -> bool:
         """Whether calls may start: the gate is neither held nor closed."""
-        return self._is_open.is_set() and self._closed is None
+        return not self._is_held and self._closed is None
 
     @property
     def is_closed(self) -> bool:
@@ -72,7 +72,7 @@ class Gate:
         """Whether a call may start without waiting: the gate is open, and no command asks the run to stop."""
         fold = self._fold
         is_asked_to_stop = (fold.cancel is not None or fold.pausing) and not self._ignores_commands
-        return self._closed is None and not is_asked_to_stop and self._is_open.is_set()
+        return self._closed is None and not is_asked_to_stop and not self._is_held
 
     @property
     def _must_stop(self) -> bool:
@@ -89,8 +89,8 @@ class Gate:
         if self._must_stop:
             self.hold()
             self.wake_driver()
-        if not self._is_open.is_set():
-            await self._is_open.wait()
+        if self._is_held:
+            await self._reopened.wait()
             if self._closed is not None:
                 raise asyncio.CancelledError
         elif self._closed is not None:
@@ -98,16 +98,18 @@ class Gate:
 
     def hold(self) -> None:
         """Let no further call start."""
-        self._is_open.clear()
+        self._is_held = True
+        self._reopened.clear()
 
     def reopen(self) -> None:
         """Let calls start again."""
-        self._is_open.set()
+        self._is_held = False
+        self._reopened.set()
 
     def close(self, reason: str) -> None:
         """Make every further call raise Suspended, and cancel the calls that wait here."""
         self._closed = Suspended(run=self._run, reason=reason)
-        self._is_open.set()
+        self.reopen()
         for future in self._never:
             future.cancel()
         for slot in self.waiting.values():
@@ -161,7 +163,13 @@ class Gate:
         """End a `work` context, and wake the driver if it waits for that."""
         self.busy_calls -= 1
         self.note_activity()
-        if not self.busy_calls and (self.waiting or not self._is_open.is_set()):
+        if not self.busy_calls and (self.waiting or self._is_held):
+            self.wake_driver()
+
+    def end_tool(self) -> None:
+        """End a `running_tool` context, and wake the driver if it waits for that."""
+        self.running_tools -= 1
+        if self.stopped is not None:
             self.wake_driver()
 
     def running_tool(self) -> "_RunningTool":
@@ -204,6 +212,4 @@ class _RunningTool:
         self._gate.running_tools += 1
 
     def __exit__(self, *exc: object) -> None:
-        self._gate.running_tools -= 1
-        if self._gate.stopped is not None:
-            self._gate.wake_driver()
+        self._gate.end_tool()

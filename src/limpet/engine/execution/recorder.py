@@ -55,10 +55,14 @@ class Recorder:
         """Return when everything so far is durable. If the store refuses it, stop the run and never return."""
         try:
             await self._journal.flush()
-        except InvalidValue:
-            raise
-        except LimpetError:
-            await self.write_until_stored(self._journal.flush)
+        except LimpetError as error:
+            await self._flush_after(error)
+
+    async def _flush_after(self, error: LimpetError) -> None:
+        """Repeat a flush that failed, unless a value was refused."""
+        if isinstance(error, InvalidValue):
+            raise error
+        await self.write_until_stored(self._journal.flush)
 
     async def write_until_stored(self, write: Callable[[], Awaitable[T]]) -> T:
         """Return the result of a write, repeated until the store is reachable. It is applied once.
@@ -101,9 +105,13 @@ class Recorder:
     async def finish(self, ticket: int, moment: Moment | None = None) -> None:
         """Return to the code when the end of a call is durable, if it must be, and its turn has come."""
         try:
-            if moment in self._flushed or self._journal.has_much:
-                await self.flush()
-                if self._journal.is_snapshot_due:
+            journal = self._journal
+            if moment in self._flushed or journal.has_much:
+                try:
+                    await journal.flush()
+                except LimpetError as error:
+                    await self._flush_after(error)
+                if journal.is_snapshot_due:
                     await self.snapshot()
             await self.enter(ticket)
         except asyncio.CancelledError:

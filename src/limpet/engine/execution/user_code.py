@@ -9,7 +9,7 @@ from threading import Lock, Thread
 from typing import Any
 
 from limpet.clock import Clock
-from limpet.engine.definitions.call_context import Call, in_tool
+from limpet.engine.definitions.call_context import Call, enter_tool, in_tool, leave_tool
 from limpet.engine.definitions.tools import Tool
 
 __all__ = ["Bound", "ThreadPool", "UserCode", "wait_within"]
@@ -93,11 +93,14 @@ class UserCode:
 
     async def __call__(self, tool: Tool[..., Any, Any], /, fn: Callable[..., Any], args: Bound, call: Call) -> Any:
         """Call a function and return its result; `current()` is this call."""
-        with in_tool(call):
+        before = enter_tool(call)
+        try:
             if tool.is_async if fn is tool.fn else inspect.iscoroutinefunction(fn):
                 return await fn(*args[0], **args[1])
             found = await self._pool.run(lambda: fn(*args[0], **args[1]), call.late)
             return await found if inspect.isawaitable(found) else found
+        finally:
+            leave_tool(before)
 
     def is_stubbed(self, _: Tool[..., Any, Any]) -> bool:
         """Return False: results are only stubbed in tests."""

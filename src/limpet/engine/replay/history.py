@@ -109,7 +109,7 @@ class History:
         self.is_partial = False
         """Whether records of steps were dropped that a snapshot would need."""
         self._handed_over: set[str] = set()
-        """Steps whose result the code has, and whose end is not in the log yet."""
+        """Steps whose result the code gets as soon as their end is in the log."""
         self._last_opened = 0
         """Sequence of the last event that opened a call."""
         self.commands: dict[int, AnyBody] = {}
@@ -167,7 +167,7 @@ class History:
         return end is not None and self._last_opened <= end
 
     def hand_over(self, name: str) -> None:
-        """Note that the code has the result of a completed step. Nothing will ask for its record again.
+        """Note that the code gets the result of a step once its end is in the log. Nothing asks for its record then.
 
         A run in turns keeps it, because its snapshots contain the records of the current turn.
         """
@@ -179,6 +179,19 @@ class History:
             self._handed_over.add(name)
         else:
             self._drop(record)
+
+    def learn_handed_over(self, started: Event, opened: b.StepStarted, settled: b.StepCompleted) -> bool:
+        """Add the start and the end of a step whose result the code gets; return False if that is not known.
+
+        The step gets no record.
+        """
+        name = opened.name
+        if name not in self._handed_over or name in self.records or settled.name != name or opened.kind == "read":
+            return False
+        self._handed_over.discard(name)
+        self._last_opened = started.seq
+        self._number(opened.number)
+        return True
 
     def learn(self, event: Event, body: AnyBody) -> None:  # noqa: C901, PLR0912, PLR0915 - one match over all kinds
         """Add the next event."""

@@ -129,6 +129,16 @@ class Learned:
         else:
             self._learn_reads(body)
 
+    def learn_step(
+        self, started: Event, opened: b.StepStarted, completed: Event, settled: b.StepCompleted, fold: Fold
+    ) -> None:
+        """Add the start and the end of a step."""
+        if self.history.learn_handed_over(started, opened, settled):
+            self.last = completed.time
+        else:
+            self.learn(started, opened, fold)
+            self.learn(completed, settled, fold)
+
     def _learn_reads(self, body: AnyBody) -> None:
         match body:
             case b.StepStarted(kind="read"):

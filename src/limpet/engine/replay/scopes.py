@@ -28,6 +28,12 @@ class Scope:
         self._counts[name] += 1
         return f"{self.path}{name}#{self._counts[name]}"
 
+    def pass_by(self, name: str, strand: Hashable) -> None:
+        """Count a call that is made now, like `take`, if its name in the log is known already."""
+        if strand != self._owner:
+            raise unscoped(name, self.path)
+        self._counts[name] += 1
+
     def peek(self, name: str) -> str:
         """Return the name in the log that the next call with this name will have."""
         return f"{self.path}{name}#{self._counts[name] + 1}"

@@ -32,19 +32,20 @@ class AwaitTracker:
     """The calls of `run` methods in one execution."""
 
     def __init__(self) -> None:
-        self._called: list[_Called] = []
+        self._called: list[tuple[str, Coroutine[Any, Any, Any], str, int]] = []
+        """The fields of `_Called`."""
         self._most = TRACKED
 
     def add(self, verb: str, coroutine: Coroutine[Any, Any, Any], file: str, line: int) -> None:
         """Track a call until it is awaited."""
-        self._called.append(_Called(verb, coroutine, file, line))
+        self._called.append((verb, coroutine, file, line))
         if len(self._called) > self._most:
-            self._called = [each for each in self._called if getattr(each.coroutine, "cr_frame", None)]  # not ended
+            self._called = [each for each in self._called if getattr(each[1], "cr_frame", None)]  # not ended
             self._most = TRACKED + 2 * len(self._called)
 
     def check_all_awaited(self) -> None:
         """Raise WrongCall for the first method that the code called and did not await."""
-        pending = [each for each in self._called if each.is_pending]
+        pending = [each for each in map(_Called._make, self._called) if each.is_pending]
         tasks = {task.get_coro(): task for task in asyncio.all_tasks()} if pending else {}
         cancelled = {coroutine for coroutine, task in tasks.items() if task.cancelling()}
         missed = [each for each in pending if each.coroutine not in cancelled]

@@ -55,15 +55,16 @@ async def within(x: Execution, work: Any, limit: int | None) -> Any:
 class ProgressReports:
     """Records the progress that a tool reports, from any thread, at most about once per second."""
 
+    call: Call | None = None
+    _last: int | None = None
+    _cancel_timer: Any = None
+    _is_due = False
+    """Whether a report is scheduled, which will contain what is reported until then."""
+    _flushing: "asyncio.Task[None] | None" = None
+
     def __init__(self, execution: Execution, number: int, attempt: int) -> None:
         self._x, self._number, self._attempt = execution, number, attempt
         self._loop = asyncio.get_running_loop()
-        self._last: int | None = None
-        self._cancel_timer: Any = None
-        self._is_due = False
-        """Whether a report is scheduled, which will contain what is reported until then."""
-        self._flushing: asyncio.Task[None] | None = None
-        self.call: Call | None = None
 
     def notify(self) -> None:
         """Schedule a report. Thread-safe."""

@@ -69,7 +69,7 @@ class PlainSteps:
         if record is not None and not _is_completed(record, bound):
             return None
         x.note_call()
-        scope.take(tool.step_name, current_caller())
+        scope.pass_by(tool.step_name, current_caller())
         if record is None:
             step.number = x.lookup.new_number()
             x.lookup.note_step(name, step.number)
@@ -116,22 +116,24 @@ class PlainSteps:
             risk=step.tool.traits.risk,
             item=x.state.working.position,
         )
+        x.gate.busy_calls += 1
         try:
-            with x.gate.work():
-                x.journal.note(started)
-                if is_effect:
-                    await x.recorder.flush()
-                latest, output = await self._call(step, plain, bound)
-                if latest is not None:
-                    await self._steps.flush_failed(latest)
+            x.journal.note(started)
+            if is_effect:
+                await x.recorder.flush()
+            latest, output = await self._call(step, plain, bound)
+            if latest is not None:
+                await self._steps.flush_failed(latest)
         except asyncio.CancelledError:
             self._steps.note_cancelled(step, started)
             raise
+        finally:
+            x.gate.end_work()
         if latest is not None:
             return await self._steps.finish(step, latest)
+        x.history.hand_over(step.name)
         ticket = x.return_order.issue_ticket()
         await x.recorder.finish(ticket, "effect_returns" if is_effect else "step_returns")
-        x.history.hand_over(step.name)
         return output
 
     def _needs_more(self, traits: Traits, *, is_effect: bool) -> bool:
@@ -154,7 +156,8 @@ class PlainSteps:
         step.call = reports.call = call = Call(step.key, 1, sends=step.key, on_change=reports.notify)
         if not tool.is_async:
             call.late = asyncio.get_running_loop().create_future()
-        with x.gate.running_tool():
+        x.gate.running_tools += 1
+        try:
             try:
                 output = await x.kit.perform(tool, tool.fn, ((), bound.passed), call)
             except Exception as error:  # noqa: BLE001 - every error of a tool is recorded
@@ -168,6 +171,8 @@ class PlainSteps:
                 name=step.name, number=step.number, attempt=1, output=Payload(json=Raw(encoded)), spent=call.total
             )
             x.journal.note(completed)
+        finally:
+            x.gate.end_tool()
         try:
             return None, plain.load(output, encoded)
         except InvalidValue:
