@@ -32,6 +32,8 @@ T = TypeVar("T")
 # A commit on an event loop that takes longer than this, in seconds, is slow: then no other one follows for a while.
 SLOW_COMMIT = 0.005
 SHORTEST_REST, LONGEST_REST = 1.0, 60.0
+# Other tasks of an event loop get a turn after commits on it for this long, in seconds.
+LONGEST_TURN = 0.001
 # Fast commits after which the next rest is the shortest again.
 TRUSTED_AFTER = 1_000
 
@@ -85,7 +87,8 @@ class Writer:
         self._lane.check()
         done: Any = self._committed_alone(op) if isinstance(op, Extension) else None
         if done is not None:
-            await asyncio.sleep(0)  # noqa: TID251 - gives other tasks a turn, does not wait for time
+            if self._lone.must_yield():
+                await asyncio.sleep(0)  # noqa: TID251 - gives other tasks a turn, does not wait for time
             alone: T = done
             return alone
         loop = asyncio.get_running_loop()
@@ -126,7 +129,7 @@ class Writer:
                 return None
             began = monotonic()
             done = self._commit_now(extension)
-            self._lone.note(monotonic() - began)
+            self._lone.note(began, monotonic())
         finally:
             self._at_work.release()
         if done and self._audience.has_listeners:
@@ -221,6 +224,7 @@ class _LoneCommits:
         self._off_until = 0.0
         self._rest = SHORTEST_REST
         self._fast = 0
+        self._ended = self._yielded = 0.0
 
     def may_commit(self, run: str) -> bool:
         """Return whether an extension of this run may be committed on the event loop.
@@ -230,10 +234,18 @@ class _LoneCommits:
         is_alone, self._last_run = run == self._last_run, run
         return is_alone and (not self._off_until or monotonic() >= self._off_until)
 
-    def note(self, seconds: float) -> None:
+    def must_yield(self) -> bool:
+        """Return whether other tasks of the event loop have waited long enough for commits on it."""
+        if self._ended - self._yielded < LONGEST_TURN:
+            return False
+        self._yielded = self._ended
+        return True
+
+    def note(self, began: float, ended: float) -> None:
         """Note how long a commit took."""
-        if seconds > SLOW_COMMIT:
-            self._off_until, self._fast = monotonic() + self._rest, 0
+        self._ended = ended
+        if ended - began > SLOW_COMMIT:
+            self._off_until, self._fast = ended + self._rest, 0
             self._rest = min(2 * self._rest, LONGEST_REST)
         elif self._rest > SHORTEST_REST:
             self._fast += 1

@@ -415,6 +415,16 @@ class Learning:
     def learn(self, event: Event, body: AnyBody, fold: Fold) -> None:  # noqa: ARG002
         self.learnt.append(event.seq)
 
+    def learn_step(
+        self,
+        started: Event,
+        opened: b.StepStarted,  # noqa: ARG002
+        completed: Event,
+        settled: b.StepCompleted,  # noqa: ARG002
+        fold: Fold,  # noqa: ARG002
+    ) -> None:
+        self.learnt += [started.seq, completed.seq]
+
     def dump(self) -> bytes | None:
         return encode(self.learnt)
 

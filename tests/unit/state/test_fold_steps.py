@@ -2,14 +2,16 @@
 
 import pytest
 
+from limpet.errors import Tampered
 from limpet.events import (
     AnyBody,
     Limits,
+    PlanItem,
     Spent,
     inline,
 )
 from limpet.events import bodies as b
-from limpet.state import fold
+from limpet.state import Fold, fold
 from limpet.state.run import OpenStep
 from tests.unit.event_logs import (
     BOOM,
@@ -46,6 +48,48 @@ def test_a_completed_step_is_no_longer_in_the_state() -> None:
     """Settled steps are read from the log."""
     state = state_after(started(), completed())
     assert (state.steps, state.counters.steps_completed) == ((), 1)
+
+
+PLANNED = patched(plan=(PlanItem(item="read"), PlanItem(item="pay")))
+BEFORE: dict[str, tuple[AnyBody, ...]] = {
+    "a new run": (),
+    "after a step": (started(1), completed(1)),
+    "with a plan": (PLANNED,),
+    "in the same item": (PLANNED, started(1, item=0), completed(1)),
+    "in a parallel step": (started(3),),
+    "in a retry": (started(2), failed(2, retry_at=5000)),
+    "under suspicion": (DIED, DIED),
+    "while not running": (RELEASED,),
+}
+WHOLE: dict[str, tuple[b.StepStarted, b.StepCompleted]] = {
+    "a step": (started(2), completed(2)),
+    "a step of an item": (started(2, item=0), completed(2)),
+    "with usage": (started(2), completed(2, spent=Spent(tokens=5, cost=0.5))),
+    "with an approval": (started(2, grant="q-1"), completed(2)),
+    "of different steps": (started(2), completed(3)),
+}
+
+
+@pytest.mark.parametrize("before", BEFORE)
+@pytest.mark.parametrize("whole", WHOLE)
+def test_a_whole_step_has_the_state_of_its_start_and_its_end(before: str, whole: str) -> None:
+    """The worker that drives the run folds both events together."""
+    *known, first, last = log(CREATED, CLAIMED, *BEFORE[before], *WHOLE[whole])
+    together = Fold()
+    for event in known:
+        together.add(event, event.decode())
+    together.add_step(first, WHOLE[whole][0], last, WHOLE[whole][1])
+    assert together.freeze() == fold([*known, first, last])
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_whole_step_must_follow_the_log(missing: int) -> None:
+    events = log(CREATED, CLAIMED, started(1), started(2), completed(2), completed(1))
+    together = Fold()
+    for event in events[: 3 - missing]:
+        together.add(event, event.decode())
+    with pytest.raises(Tampered):
+        together.add_step(events[3 + missing], started(2), events[5 - missing], completed(2))
 
 
 def test_a_failed_step_is_no_longer_in_the_state() -> None:

@@ -2,8 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,10 @@ class Now:
     def __call__(self) -> float:
         return self.passed
 
+    def pass_by(self, seconds: float) -> None:
+        """Let time pass."""
+        self.passed += seconds
+
 
 @pytest.fixture(autouse=True)
 def now(monkeypatch: pytest.MonkeyPatch) -> Now:
@@ -43,10 +48,13 @@ class Watched(Store):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.alone: list[bool | None] = []
+        self.passing: Callable[[], object] = lambda: None
+        """Called during each commit on the event loop."""
 
     def _commit_now(self, extension: Extension) -> bool | None:
         assert threading.current_thread() is threading.main_thread()
         done = super()._commit_now(extension)
+        self.passing()
         self.alone.append(done)
         return done
 
@@ -92,9 +100,12 @@ async def test_runs_that_write_by_turns_are_committed_in_batches(world: WatchedW
     assert world.store.alone == []
 
 
-async def test_other_tasks_have_a_turn_between_two_commits(world: WatchedWorld) -> None:
+@pytest.mark.parametrize(("milliseconds", "commits"), [(2.0, 1), (0.4, 3)])
+async def test_other_tasks_have_a_turn_after_a_millisecond_of_commits(
+    world: WatchedWorld, now: Now, milliseconds: float, commits: int
+) -> None:
     """A run that never waits for anything else does not block the event loop."""
-    owner, turns = await world.own(), list[int]()
+    owner, turns, world.store.passing = await world.own(), [0], lambda: now.pass_by(milliseconds / 1000)
 
     async def other() -> None:
         while True:
@@ -102,10 +113,10 @@ async def test_other_tasks_have_a_turn_between_two_commits(world: WatchedWorld) 
             await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop
 
     beside = asyncio.create_task(other())
-    await append(owner, 20)
+    await append(owner, 40)
     beside.cancel()
-    assert len(world.store.alone) > 5
-    assert set(range(1, len(world.store.alone) + 1)) <= set(turns)
+    assert len(world.store.alone) > 30
+    assert {after - before for before, after in pairwise(turns)} == {0, commits}
 
 
 async def test_a_stale_extension_is_explained_by_the_writer(world: WatchedWorld) -> None:

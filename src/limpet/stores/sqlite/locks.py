@@ -74,9 +74,11 @@ class WriterQueue:
         return True
 
     def _sign(self, file: int) -> None:
-        """Write down which process holds the lock."""
+        """Write down which process holds the lock, unless it is written there."""
+        signature = b"%-20d" % os.getpid()
         try:
-            os.pwrite(file, b"%-20d" % os.getpid(), 0)
+            if os.pread(file, 20, 0) != signature:
+                os.pwrite(file, signature, 0)
         except OSError:
             return  # On a full disk, the holder stays unknown.
 

@@ -168,6 +168,9 @@ SELECT {request_columns} FROM limpet_requests AS r JOIN limpet_streams AS s ON s
 SELECT {request_columns} FROM limpet_requests AS r JOIN limpet_streams AS s ON s.number = r.run
 WHERE r.run = ?1 AND r.status = 'open' ORDER BY r.opened, r.id
 
+-- name: any_request
+SELECT 1 FROM limpet_requests WHERE status = 'open' LIMIT 1
+
 -- name: save_request
 INSERT INTO limpet_requests (id, run, seq, kind, status, "to", risk, tool, opened, expires, digest, by)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
@@ -248,6 +251,9 @@ SELECT place, run FROM limpet_slots WHERE name = ?1
 
 -- name: take_slot
 INSERT INTO limpet_slots (name, place, run, driven) VALUES (?1, ?2, ?3, ?4)
+
+-- name: any_slot
+SELECT 1 FROM limpet_slots LIMIT 1
 
 -- name: free_slots
 DELETE FROM limpet_slots WHERE run = ?1 AND driven >= ?2

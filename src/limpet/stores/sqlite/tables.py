@@ -42,6 +42,11 @@ class SqliteTables:
         self._clock = clock
         self._locks = locks
         self._numbers: dict[str, int] = {}
+        self._added: dict[str, int] = {}
+        """Numbers of the streams that this transaction has added."""
+        self._has_slots: bool | None = None
+        self._has_requests: bool | None = None
+        """Whether there is any slot, and any open request; None if this transaction has not looked yet."""
         self._gone: list[str] = []
         self.last: Event | None = None
         """The last event that was added."""
@@ -58,6 +63,7 @@ class SqliteTables:
             yield
         except BaseException:
             self._run("undo")
+            self._added.clear()
             raise
         finally:
             self._run("forget")
@@ -86,7 +92,9 @@ class SqliteTables:
     def add(self, row: RunRow) -> int:
         """Insert the row of a new stream and return its number."""
         number: int = self._one("add", *columns(row))[0]
-        self._many("add_label", [(name, value, number) for name, value in row.labels.items()])
+        if row.labels:
+            self._many("add_label", [(name, value, number) for name, value in row.labels.items()])
+        self._added[row.id] = number
         return number
 
     def extend(self, extensions: Sequence[Extension], *, final: bool = False) -> list[int | None]:  # noqa: ARG002
@@ -275,6 +283,7 @@ class SqliteTables:
 
     def save_request(self, row: RequestRow, number: int) -> None:
         """Insert or replace a request's row."""
+        self._has_requests = None
         self._run(
             "save_request",
             row.id,
@@ -293,6 +302,10 @@ class SqliteTables:
 
     def open_requests(self, number: int) -> list[RequestRow]:
         """Return the open requests of a run."""
+        if self._has_requests is None:
+            self._has_requests = bool(self._all("any_request"))
+        if not self._has_requests:
+            return []
         return [request_of(found) for found in self._all("open_requests", number)]
 
     # Workers, claims and slots
@@ -331,15 +344,19 @@ class SqliteTables:
         self._run("save_duty", *astuple(duty))
 
     def committed(self) -> None:
-        """After a durable commit, release the locks of removed workers."""
+        """After a durable commit, remember new streams, and release the locks of removed workers."""
+        for run, number in self._added.items():
+            self._remember(run, number)
         gone, self._gone = self._gone, []
         for worker in gone:
             if self.worker(worker) is None:
                 self._locks.drop(worker)
 
     def undone(self) -> None:
-        """Forget removed workers after a rollback."""
+        """Forget what only this transaction knows, after its end."""
         self._gone.clear()
+        self._added.clear()
+        self._has_slots = self._has_requests = None
 
     def is_dead(self, worker: WorkerRow) -> bool:
         """Return whether the worker's process has ended, since it no longer holds its lock."""
@@ -363,11 +380,15 @@ class SqliteTables:
         if free is None or len(taken) >= size:
             return False
         self._run("take_slot", name, free, number, driven)
+        self._has_slots = True
         return True
 
     def free_slots(self, number: int, *, driven_only: bool) -> None:
         """Free the slots of a run."""
-        self._run("free_slots", number, driven_only)
+        if self._has_slots is None:
+            self._has_slots = bool(self._all("any_slot"))
+        if self._has_slots:
+            self._run("free_slots", number, driven_only)
 
     # Beside the log
 
