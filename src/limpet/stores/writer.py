@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from threading import Lock
 from time import monotonic
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct
 
 from limpet.errors import (
     ConnectionLost,
@@ -38,7 +40,7 @@ LONGEST_TURN = 0.001
 TRUSTED_AFTER = 1_000
 
 
-class _Submitted(NamedTuple):
+class _Submitted(Struct, frozen=True):
     op: Op[Any]
     reply: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop

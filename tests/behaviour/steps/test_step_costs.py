@@ -11,19 +11,19 @@ from bench import counts
 
 # The limit of a plain read, and of a plain effect.
 LIMITS = {
-    "Python calls on the loop": (185, 270),
-    "C calls on the loop": (125, 180),
+    "Python calls on the loop": (155, 245),
+    "C calls on the loop": (112, 172),
     "Python calls in the writer": (0, 0),
     "C calls in the writer": (0, 0),
     "loop turns": (1, 2),
     "thread wake-ups": (0, 0),
     "SHA-256 digests": (3, 3),
     "SQL statements": (5, 8),
-    "frames down to the SQL": (17, 17),
-    "files on the way": (38, 40),
+    "frames down to the SQL": (15, 15),
+    "files on the way": (37, 38),
     "event rows": (2, 2),
     "blocks kept": (1, 1),
-    "bytes kept": (60, 60),
+    "bytes kept": (40, 40),
 }
 
 

@@ -116,12 +116,7 @@ class SqliteTables:
             self._run("undo")
         self._run("forget")
         if all_moved:
-            rows = [
-                (number, *astuple(event)[1:], None, step)
-                for number, each in zip(numbers, extensions, strict=True)
-                for event, step in zip(each.events, each.steps, strict=True)
-            ]
-            self._many("insert", rows)
+            self._many("insert", [row for each in zip(numbers, extensions, strict=True) for row in _event_rows(*each)])
             self.last = extensions[-1].events[-1]
         return all_moved
 
@@ -134,7 +129,8 @@ class SqliteTables:
             number = row.number
             if not self._advanced(number, wanted):
                 return None
-        self.insert(number, wanted.events, [EventKeys(step=step) for step in wanted.steps])
+        self._many("insert", _event_rows(number, wanted))
+        self.last = wanted.events[-1]
         return number
 
     def _advanced(self, number: int, wanted: Extension) -> bool:
@@ -491,6 +487,11 @@ def _only_their_own(
     named = ((first, second)[_WRITES.get(action, 0)] or "").lower()
     forbidden = action in _ENDS or (action in _WRITES and named.startswith("limpet_"))
     return apsw.SQLITE_DENY if forbidden else apsw.SQLITE_OK
+
+
+def _event_rows(number: int, wanted: Extension) -> list[tuple[Any, ...]]:
+    """Return the bindings of the events of an extension, none of which is a command."""
+    return [(number, *astuple(event)[1:], None, step) for event, step in zip(wanted.events, wanted.steps, strict=True)]
 
 
 def _advance(number: int, wanted: Extension) -> tuple[Any, ...]:
