@@ -52,8 +52,8 @@ TABLES = (
         "many",
         "{runs} runs at once",
         "One process executes {runs} runs of {each} steps each, from their start until the last result is there. The "
-        "bare loop commits 200 rows together. LangGraph uses 16 threads, or asyncio. "
-        "Limpet's store has {runs} callers that wait for their own events.",
+        "bare loop commits 200 rows together. LangGraph uses 16 threads, or asyncio. Limpet's worker has "
+        "`relaxed_gc`, as in `limpet worker`. Limpet's store has {runs} callers that wait for their own events.",
         [Column("steps/s", "steps"), Column("CPU, µs a step", "cpu")],
     ),
     Table(

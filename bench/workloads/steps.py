@@ -42,7 +42,7 @@ async def one(url: str, kind: str, steps: int) -> dict[str, float]:
 
 async def many(url: str, kind: str, runs: int, each: int) -> dict[str, float]:
     """Measure many runs at once in one process: steps per second, and the CPU of its parts."""
-    async with limpet.open(url, agents=ALL, worker=limpet.Worker(concurrency=runs)) as app:
+    async with limpet.open(url, agents=ALL, worker=limpet.Worker(concurrency=runs, relaxed_gc=True)) as app:
         await app.run(AGENTS[kind], each)
         with CpuParts() as parts:
             watch = Stopwatch()
@@ -81,7 +81,7 @@ async def work(url: str) -> None:
     """Work on the runs of a store once told to, until killed."""
     print("ready", flush=True)
     sys.stdin.readline()
-    async with limpet.open(url, agents=ALL):
+    async with limpet.open(url, agents=ALL, worker=limpet.Worker(relaxed_gc=True)):
         await asyncio.sleep(LONGEST)
 
 
