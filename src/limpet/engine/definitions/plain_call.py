@@ -54,7 +54,8 @@ class PlainCall:
             if not kwargs.keys().isdisjoint(given):
                 return None
             given.update(kwargs)
-        if len(args) != self._all_by_position and not self._required <= given.keys() <= self._known:
+        has_all = len(args) == self._all_by_position and not kwargs
+        if not has_all and not self._required <= given.keys() <= self._known:
             return None
         try:
             return self._bound(given)
