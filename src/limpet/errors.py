@@ -984,6 +984,15 @@ class NotAuthenticated(LimpetError):
 
 
 @dataclass(eq=False, repr=False)
+class AuthUnavailable(LimpetError):
+    """The server's function that checks tokens has failed."""
+
+    code = "auth_unavailable"
+    _summary = "The server cannot check tokens at the moment."
+    _hint = "Retry later. The server's log has the cause."
+
+
+@dataclass(eq=False, repr=False)
 class WrongHost(LimpetError):
     """The HTTP request names a host that this server does not accept."""
 

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 from limpet.errors import ExtraMissing
 
-if find_spec("fastapi") is None:
+if find_spec("starlette") is None:
     raise ExtraMissing(extra="server")
 
 from limpet.web.api import asgi

@@ -2,11 +2,12 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, get_args, get_origin
+from functools import cache
+from typing import Any, get_origin
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,31 +16,16 @@ from starlette.types import ASGIApp
 
 from limpet.errors import DefinitionError, InvalidArgument, LimpetError, NotFound, StoreUnavailable
 from limpet.service.app import App
-from limpet.service.json_views import VERSION, name_of, schemas
 from limpet.service.operation import Operation, operations_of
-from limpet.service.page import Page
 from limpet.web.guard import LOCAL, Auth, Guard
+from limpet.web.openapi import ROOT, document
 from limpet.web.replies import answered, refused
 
 __all__ = ["Mounted", "asgi"]
 
-ROOT = f"/v{VERSION}"
 NOT_OPEN = "Open the app in the lifespan of the server: a mounted ASGI app gets no startup event."
 # Number of concurrent queries; further ones wait.
 AT_ONCE = 8
-SCHEMAS = "#/components/schemas/"
-ERROR = {
-    "title": "Error",
-    "type": "object",
-    "properties": {
-        "code": {"type": "string", "description": "It never changes."},
-        "message": {"type": "string"},
-        "facts": {"type": "object"},
-        "hint": {"type": "string", "description": "What to type or change."},
-    },
-    "required": ["code", "message", "facts", "hint"],
-}
-
 Mounted = tuple[ASGIApp, Callable[[], Any]]
 """Another ASGI application to serve behind the same guard, and a context to enter while the server runs."""
 
@@ -56,28 +42,35 @@ def asgi(
     known = os.environ.get("LIMPET_TOKEN", "").strip() if auth is None else auth
     if not known:
         raise DefinitionError(what="auth", reason="no client could authenticate; pass auth=, or set LIMPET_TOKEN")
-    api = FastAPI(
-        title="Limpet",
-        version=str(VERSION),
+    operations = [each for each in operations_of(type(app)).values() if "http" in each.doors]
+    room = asyncio.Semaphore(AT_ONCE)
+    api = Starlette(
+        routes=[
+            Route("/openapi.json", _describing(operations)),
+            *(_route(app, each, room) for each in operations),
+            *(Route(path, inside, methods=["POST"]) for path, (inside, _) in (also or {}).items()),
+        ],
         lifespan=_open(app, [enter for _, enter in (also or {}).values()]),
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
         exception_handlers={HTTPException: _not_served},
     )
-    room = asyncio.Semaphore(AT_ONCE)
-    for operation in operations_of(type(app)).values():
-        if "http" in operation.doors:
-            _add(api, app, operation, room)
-    for path, (inside, _) in (also or {}).items():
-        api.router.routes.append(Route(path, inside, methods=["POST"]))  # these paths handle their own responses
-    api.openapi = lambda: _described(FastAPI.openapi(api))  # type: ignore[method-assign]
+    api.router.redirect_slashes = False
     return Guard(api, auth=known, hosts=hosts)
 
 
-def _open(app: App, others: Collection[Callable[[], Any]]) -> Callable[[FastAPI], Any]:
+def _describing(operations: Sequence[Operation]) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    """Return a function that replies with the description of the API."""
+    made = cache(lambda: document(operations))
+
+    async def describe(request: Request) -> Response:
+        root = request.scope.get("root_path", "")
+        return answered({**made(), **({"servers": [{"url": root}]} if root else {})})
+
+    return describe
+
+
+def _open(app: App, others: Collection[Callable[[], Any]]) -> Callable[[Starlette], Any]:
     @asynccontextmanager
-    async def opened(_: FastAPI) -> AsyncIterator[None]:
+    async def opened(_: Starlette) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             if not app.is_open:
                 await stack.enter_async_context(app)
@@ -88,8 +81,8 @@ def _open(app: App, others: Collection[Callable[[], Any]]) -> Callable[[FastAPI]
     return opened
 
 
-def _add(api: FastAPI, app: App, operation: Operation, room: asyncio.Semaphore) -> None:
-    """Add a route for an operation."""
+def _route(app: App, operation: Operation, room: asyncio.Semaphore) -> Route:
+    """Return the route of an operation."""
     lists = {name for name, each in operation.parameters.items() if get_origin(each.type) is list}
 
     async def ask(request: Request) -> Response:
@@ -105,20 +98,7 @@ def _add(api: FastAPI, app: App, operation: Operation, room: asyncio.Semaphore) 
         except LimpetError as error:
             return refused(error)
 
-    api.add_api_route(
-        f"{ROOT}{operation.path}",
-        ask,
-        methods=[operation.http_method],
-        operation_id=operation.name,
-        summary=operation.summary,
-        description=operation.description,
-        response_model=None,
-        responses={
-            200: _content("What was asked for.", _schema_of(operation.result_type)),
-            "default": _content("An error, with a hint.", {"$ref": f"{SCHEMAS}Error"}),
-        },
-        openapi_extra={"parameters": _parameters(operation)},
-    )
+    return Route(f"{ROOT}{operation.path}", ask, methods=[operation.http_method])
 
 
 async def _while_there(request: Request, work: Coroutine[Any, Any, Any]) -> Any:
@@ -149,40 +129,3 @@ async def _not_served(request: Request, error: Exception) -> Response:
         error.status_code,
         error.headers,
     )
-
-
-def _described(made: dict[str, Any]) -> dict[str, Any]:
-    """Return the OpenAPI description, with the schemas of all results."""
-    made["components"] = {
-        "schemas": {**schemas(SCHEMAS), "Error": ERROR},
-        "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-    }
-    made["security"] = [{"token": []}]
-    return made
-
-
-def _content(words: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {"description": words, "content": {"application/json": {"schema": schema}}}
-
-
-def _schema_of(form: Any) -> dict[str, Any]:
-    if get_origin(form) is Page:
-        items = {"type": "array", "items": _schema_of(get_args(form)[0])}
-        after = {"anyOf": [{"type": "string"}, {"type": "null"}], "description": "Pass it as `cursor` to read on."}
-        return {"type": "object", "properties": {"items": items, "next": after}, "required": ["items", "next"]}
-    return {"$ref": f"{SCHEMAS}{name_of(form)}"}
-
-
-def _parameters(operation: Operation) -> list[dict[str, Any]]:
-    schema = operation.schema
-    required = schema.get("required", ())
-    return [
-        {
-            "name": name,
-            "in": "path" if name in operation.in_path else "query",
-            "required": name in required,
-            "description": about["description"],
-            "schema": {key: value for key, value in about.items() if key != "description"},
-        }
-        for name, about in schema["properties"].items()
-    ]

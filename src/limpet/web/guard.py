@@ -5,6 +5,7 @@ path, also unknown ones, and also on localhost: browser pages and other users' p
 """
 
 import hmac
+import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from hashlib import sha256
@@ -14,12 +15,12 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from limpet.errors import DefinitionError, LimpetError, NotAuthenticated, WrongHost, WrongOrigin
-from limpet.service.operation import limpet_errors
+from limpet.errors import AuthUnavailable, DefinitionError, LimpetError, NotAuthenticated, WrongHost, WrongOrigin
 from limpet.web.replies import refused
 
 __all__ = ["LOCAL", "Auth", "Guard"]
 
+log = logging.getLogger("limpet")
 LOCAL = ("localhost", "127.0.0.1", "::1")
 SHORTEST = 20
 _HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+?)\.?)(?::[0-9]{1,5})?")
@@ -74,9 +75,12 @@ class Guard:
         return None
 
     async def _is_good(self, token: str) -> bool:
-        with limpet_errors("auth"):
+        try:
             found = self._knows(token)
             return await found if isawaitable(found) else found
+        except Exception as error:
+            log.exception("auth: the function that checks tokens failed")
+            raise AuthUnavailable from error  # its text is not for callers that have not authenticated
 
 
 def _one_of(tokens: Sequence[str]) -> Callable[[str], bool]:

@@ -7,6 +7,7 @@ import msgspec
 from starlette.responses import Response
 
 from limpet.errors import (
+    AuthUnavailable,
     InvalidValue,
     LimpetError,
     NoStore,
@@ -31,6 +32,7 @@ STATUS: Mapping[type[LimpetError], int] = {
     Tampered: 409,
     WrongHost: 421,
     InvalidValue: 422,
+    AuthUnavailable: 503,
     NoStore: 503,
     QueryTimeout: 503,
     Retryable: 503,

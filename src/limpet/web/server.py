@@ -116,7 +116,9 @@ class _Server(uvicorn.Server):
 def _listening(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family)
+        made = socket.create_server((host, port), family=family)
+        # asyncio sends replies without delay (TCP_NODELAY) only if the socket names its protocol.
+        return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=made.detach())
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             fix = "Pass --port, or stop the other server."

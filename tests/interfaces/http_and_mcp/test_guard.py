@@ -1,6 +1,7 @@
 """Access over HTTP: every request needs a known host, no foreign origin, and a token, on every path."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import product
@@ -15,6 +16,7 @@ import limpet
 from limpet.mcp import over_http
 from limpet.service.operation import operations_of
 from limpet.web import asgi
+from limpet.web import server as server_module
 from limpet.web.guard import HEADERS
 from limpet.web.server import ServerOptions, serve
 from tests.interfaces.http_and_mcp.clients import TOKEN
@@ -46,6 +48,19 @@ async def client_of(inside: ASGIApp, host: str = "localhost:8700") -> AsyncItera
     """Yield a client without a token."""
     async with httpx.AsyncClient(transport=httpx.ASGITransport(inside), base_url=f"http://{host}") as client:
         yield client
+
+
+@asynccontextmanager
+async def server_of(url: str) -> AsyncIterator[int]:
+    """Run a server in this process, and yield its port."""
+    where = asyncio.get_running_loop().create_future()
+    options = ServerOptions(host="127.0.0.1", port=0, token=TOKEN, also={})
+    serving = asyncio.ensure_future(serve(limpet.open(url, worker=False), options, where.set_result))
+    try:
+        yield int((await where).rpartition(":")[2])
+    finally:
+        serving.cancel()
+        await asyncio.wait([serving])
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -125,13 +140,34 @@ async def test_unknown_hosts_and_foreign_origins_are_refused(
         assert (await client.get("/v1/stats", headers=two)).status_code == 421
 
 
-async def test_only_get_is_allowed(app: limpet.App) -> None:
+async def test_only_get_and_head_are_allowed(app: limpet.App) -> None:
     async with client_of(asgi(app, auth=TOKEN)) as client:
-        for path, method in product((f"/v1{each.path}" for each in OPERATIONS.values()), [*UNSAFE, "HEAD"]):
+        for path, method in product((f"/v1{each.path}" for each in OPERATIONS.values()), UNSAFE):
             answer = await client.request(method, path, headers=GOOD)
-            assert answer.status_code == 405, (method, path)
-            assert answer.headers["allow"] == "GET"
-            assert method == "HEAD" or answer.json()["code"] == "not_found"
+            assert (answer.status_code, answer.json()["code"]) == (405, "not_found"), (method, path)
+            assert set(answer.headers["allow"].split(", ")) == {"GET", "HEAD"}
+
+
+def test_head_has_the_headers_of_get_and_no_body(server: httpx.Client) -> None:
+    for path in ("/v1/runs/refund-50", "/v1/runs/refund-51", "/openapi.json"):
+        head, get = server.head(path), server.get(path)
+        assert (head.status_code, head.content) == (get.status_code, b"")
+        assert head.headers["content-length"] == get.headers["content-length"] == str(len(get.content))
+    assert server.get("/v1/stats").status_code == 200  # the connection is still in step
+
+
+async def test_replies_are_sent_without_delay(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nagle's algorithm would hold the second packet of a reply back for 40 ms."""
+    delayed, accept = list[bool](), server_module._Prompt.connection_made
+
+    def accepted(self: Any, transport: Any) -> None:
+        delayed.append(not transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        accept(self, transport)
+
+    monkeypatch.setattr(server_module._Prompt, "connection_made", accepted)
+    async with server_of(url) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=GOOD) as client:
+        assert (await client.get("/v1/stats")).status_code == 200
+    assert delayed == [False]
 
 
 async def test_only_the_documented_paths_exist(app: limpet.App) -> None:
@@ -195,7 +231,8 @@ async def test_tokens_come_from_a_string_a_list_a_function_or_the_environment(
 
     async with client_of(asgi(app, auth=broken)) as client:
         answer = await client.get("/v1/stats", headers=GOOD)
-        assert (answer.status_code, answer.json()["code"]) == (500, "unexpected")
+        assert (answer.status_code, answer.json()["code"]) == (503, "auth_unavailable")
+        assert "no answer" not in answer.text
         assert HEADERS.items() <= answer.headers.items()
 
 
@@ -264,10 +301,11 @@ async def test_silent_and_excess_connections_are_closed(url: str, monkeypatch: p
     """An incomplete head or body times out, and other clients are served meanwhile."""
     monkeypatch.setattr("limpet.web.server.PROMPT", 0.5)
     monkeypatch.setattr("limpet.web.server.MOST", 6)
-    where = asyncio.get_running_loop().create_future()
-    wishes = ServerOptions(host="127.0.0.1", port=0, token=TOKEN, also={})
-    serving = asyncio.ensure_future(serve(limpet.open(url, worker=False), wishes, where.set_result))
-    port = int((await where).rpartition(":")[2])
+    async with server_of(url) as port:
+        await check_silent_and_excess_connections(port)
+
+
+async def check_silent_and_excess_connections(port: int) -> None:
     post = f"POST /v1/stats HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 9\r\n\r\nx"
     silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
     for (_, writer), said in zip(silent, ("", "GET /v1/stats HTTP/1.1\r\nHost: loc", post), strict=True):
@@ -284,8 +322,6 @@ async def test_silent_and_excess_connections_are_closed(url: str, monkeypatch: p
         assert await reader.read() == b""
     for _, writer in many:
         writer.close()
-    serving.cancel()
-    await asyncio.wait([serving])
 
 
 async def test_a_query_is_cancelled_when_its_client_disconnects(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
