@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from limpet.engine.worker.worker import Worker as Worker
     from limpet.errors import AgentFailed as AgentFailed
     from limpet.errors import AlreadyAnswered as AlreadyAnswered
+    from limpet.errors import AuthUnavailable as AuthUnavailable
     from limpet.errors import BlobDamaged as BlobDamaged
     from limpet.errors import BudgetExceeded as BudgetExceeded
     from limpet.errors import ConnectionLost as ConnectionLost
@@ -193,6 +194,7 @@ else:
         "limpet.errors": (
             "AgentFailed",
             "AlreadyAnswered",
+            "AuthUnavailable",
             "BlobDamaged",
             "BudgetExceeded",
             "ConnectionLost",

@@ -63,6 +63,7 @@
     ├── WrongKeys                   The store's data cannot be decrypted with the given keys
     │
     ├── NotAuthenticated            The HTTP request has no token, or an unknown one
+    ├── AuthUnavailable             The server's function that checks tokens has failed
     ├── WrongHost                   The HTTP request names a host that this server does not accept
     ├── WrongOrigin                 The HTTP request comes from a browser page of another origin
     │
@@ -85,6 +86,7 @@ from limpet.times import format_time
 __all__ = [
     "AgentFailed",
     "AlreadyAnswered",
+    "AuthUnavailable",
     "BlobDamaged",
     "BudgetExceeded",
     "ConnectionLost",
