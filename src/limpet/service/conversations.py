@@ -34,6 +34,8 @@ from limpet.times import to_datetime
 
 # Number of newest messages that are searched for a repeated command.
 SEARCHED = 20
+# Kinds of the events with which a run ends.
+ENDS = ("run.completed", "run.failed", "run.cancelled")
 # More tokens than any conversation has.
 LARGEST = 1 << 62
 __all__ = ["CompactionInfo", "ConversationInfo", "Conversations", "SessionInfo", "last_message_at"]
@@ -285,14 +287,17 @@ async def last_message_at(store: Store, run: str, seq: int, conversation: str) -
     """Return the number of the last message in a conversation at an event of a run, or 0.
 
     Times may be wrong, so the result is corrected by the run's own messages: it includes all those that the run had
-    sent by then, and none that it sent later.
+    sent by then, and none that it sent later. Messages to a live run reach its conversation through the run, so those
+    after its last one came after its end.
     """
     [event] = await store.read(run, after=seq - 1, limit=1)
+    earlier = await _first_message(store, _backwards(store, run, seq), conversation)
+    if earlier is not None and event.kind in ENDS:
+        return earlier.message + earlier.count - 1
     try:
         upto = await point(store, conversation, Point(at=event.time))
     except NotFound:
         upto = 0
-    earlier = await _first_message(store, _backwards(store, run, seq), conversation)
     later = await _first_message(store, store.log(run, after=seq), conversation)
     if earlier is not None:
         upto = max(upto, earlier.message + earlier.count - 1)

@@ -309,3 +309,17 @@ def test_llm_agent_refuses_a_plain_function_as_a_tool() -> None:
 
     with pytest.raises(DefinitionError, match=r"put @limpet\.tool"):
         talking_agent(ScriptedModel("x"), tools=[look])
+
+
+async def test_the_context_of_an_ended_run_has_no_later_messages() -> None:
+    """Even at the same time by the clock: the run's own messages are exact, and times are not."""
+
+    @limpet.agent(name="prompts_greeter")
+    async def greeter(run: limpet.Run, text: str) -> None:
+        await run.say(f"hello, {text}")
+
+    async with testing.app(greeter) as app:
+        await app.run(greeter, "ann", id="r", conversation="c")
+        await app.say("c", "are you still there?")
+        assert [each.text for each in (await app.context("r")).messages] == ["ann", "hello, ann"]
+        assert len(await app.messages("c")) == 3
