@@ -133,6 +133,8 @@ def _referring(schema: Any, names: Mapping[str, str], where: str) -> Any:
         return schema
     if "$ref" in schema:
         return {"$ref": f"{where}{names[schema['$ref']]}"}
+    if schema.get("type") == "array":  # generators of clients need the type of the items
+        schema = {"items": {}, **schema}
     return {key: _referring(each, names, where) for key, each in schema.items()}
 
 

@@ -76,7 +76,15 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
             "in": "path" if name in operation.in_path else "query",
             "required": name in required,
             "description": about["description"],
-            "schema": {key: value for key, value in about.items() if key != "description"},
+            "schema": _without_null({key: value for key, value in about.items() if key != "description"}),
         }
         for name, about in schema["properties"].items()
     ]
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a parameter, which is text: it can be left out, but it cannot be null."""
+    kinds = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
+    if len(kinds) != 1:
+        return schema
+    return {**kinds[0], **{key: value for key, value in schema.items() if key not in ("anyOf", "default")}}
