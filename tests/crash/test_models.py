@@ -141,7 +141,7 @@ async def harness(
                 await answering
 
 
-@pytest.mark.parametrize(("kind", "last", "by"), [("disk", 44, 16), ("support", 150, 60)])
+@pytest.mark.parametrize(("kind", "last", "by"), [("disk", 60, 16), ("support", 150, 60)])
 async def test_an_llm_run_killed_at_any_commit_is_continued(
     harness: ModelHarness, full: bool, kind: str, last: int, by: int
 ) -> None:
