@@ -156,6 +156,13 @@ def select(items: Sequence[Item], room: int) -> Selected:
     The last unit and pinned units come first, and are cut if needed. Nothing is selected if even the last unit does not
     fit when cut as far as possible.
     """
+    whole = sum(item.size for item in items) + EACH * len(items)
+    if whole <= room:  # the usual case
+        return Selected(tuple(range(len(items))), tuple(item.seq for item in items), 0, whole)
+    return _select_part(items, room)
+
+
+def _select_part(items: Sequence[Item], room: int) -> Selected:
     found = units(items)
     chosen = _wanted(items, found, room)
     size = sum(found[number].size for number in chosen)

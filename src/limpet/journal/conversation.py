@@ -37,11 +37,14 @@ class ConversationWriter:
     async def look_again(self) -> Head | None:
         """Load the head, and return it."""
         try:
-            self.head = (await self._store.get(self.id)).head
+            self.adopt((await self._store.get(self.id)).head)
         except NotFound:
-            self.head = None
-        self._is_known = True
+            self.adopt(None)
         return self.head
+
+    def adopt(self, head: Head | None) -> None:
+        """Continue after a head that was just read."""
+        self.head, self._is_known = head, True
 
     @property
     def next(self) -> int:

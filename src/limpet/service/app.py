@@ -30,6 +30,7 @@ from limpet.errors import (
 from limpet.events import Payload
 from limpet.events import bodies as b
 from limpet.ids import check_id
+from limpet.journal import ConversationWriter
 from limpet.service.api.all_runs import AllRuns
 from limpet.service.api.control import By, Control
 from limpet.service.api.fleet import Fleet
@@ -48,7 +49,7 @@ from limpet.service.settings import Settings
 from limpet.service.views import Ended, event_views, read_end
 from limpet.service.wait_notices import WaitNotices
 from limpet.state import ENDED, AgentState
-from limpet.stores import Appended, Claimed, Create, Store, Taken
+from limpet.stores import Appended, Claimed, Create, Missed, Store, Taken
 from limpet.stores.api.logs import LogPosition
 from limpet.stores.blobs import INLINE, MESSAGE_INLINE, Blob
 
@@ -320,14 +321,19 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
                 "start_at": begins,
             },
         )
-        run = await self._new_run_id(how.get("id"), how.get("conversation"))
+        run = self._new_run_id(how.get("id"), body.conversation)
+        talk = None
+        if body.conversation is not None:
+            talk = await self._conversations.writer_at_end(
+                body.conversation, self._actor, session=body.session, user=body.user
+            )
 
         def alike(stored: Payload) -> bool:
             if not stored.is_inline:
                 return False
             return bool(known.dump_input(known.input_codec.load(stored.value(), stored.versions)) == plain)
 
-        await self._create(run, body, plain, alike, blobs)
+        await self._create(run, body, plain if isinstance(plain, str) else None, talk, alike, blobs)
         return Handle(self, run, known)
 
     def _deadline(self, given: datetime | Duration | None, agent: Agent[Any, Any], begins: int) -> int | None:
@@ -337,22 +343,33 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
         limit = agent.rules.deadline if given is None else microseconds(given)
         return None if limit is None else begins + limit
 
-    async def _new_run_id(self, id: str | None, conversation: str | None) -> str:
+    def _new_run_id(self, id: str | None, conversation: str | None) -> str:
         """Return the id for a new run. Runs and conversations share one namespace."""
         run = self._settings.ids.new() if id is None else check_id(id)
         if run == conversation or run.endswith(CHAT):
             reason = f"{run!r} is a conversation's id; a run needs another id, which does not end with {CHAT}"
             raise InvalidArgument(path="id", reason=reason)
-        if conversation is not None:
-            await self._conversations.exists(conversation)
         return run
 
-    async def _create(self, run: str, body: b.RunCreated, plain: Any, alike: Any, blobs: Sequence[Blob]) -> None:
-        """Create a run, and let this app's worker drive it immediately, if it can."""
+    async def _create(
+        self,
+        run: str,
+        body: b.RunCreated,
+        text: str | None,
+        talk: ConversationWriter | None,
+        alike: Any,
+        blobs: Sequence[Blob],
+    ) -> None:
+        """Create a run, and let this app's worker drive it immediately, if it can.
+
+        `text` is its input, if that is the first message of its conversation.
+        """
 
         async def write(worker: str | None) -> Claimed | None:
-            if body.conversation is not None and isinstance(plain, str):
-                return await self._create_in_conversation(run, body, plain, alike, blobs, worker)
+            if talk is not None and text is not None:
+                created = Create(run=run, bodies=(body,), actor=self._actor, worker=worker)
+                said, more = self._conversations.first_message(text, run, body)
+                return await self._create_in_conversation(created, said, talk, alike, (*blobs, *more))
             return await self.store.create_claimed(
                 run, body, actor=self._actor, worker=worker, alike=alike, blobs=blobs
             )
@@ -363,20 +380,23 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
             await self._worker_loop.create(body.agent, body.agent_version, write)
 
     async def _create_in_conversation(
-        self, run: str, body: b.RunCreated, text: str, alike: Any, blobs: Sequence[Blob], worker: str | None
+        self, created: Create, said: b.MessageAdded, talk: ConversationWriter, alike: Any, blobs: Sequence[Blob]
     ) -> Claimed | None:
-        """Create a run, and append its text to the conversation in the same write. Returns the claim, if any."""
-        assert body.conversation is not None
-        check_id(body.conversation)
+        """Create a run and append its first message to the conversation, in one write. Returns the claim, if any."""
         while True:
-            said, more = await self._conversations.first_message(text, run, body, self._actor)
-            created = Create(run=run, bodies=(body,), actor=self._actor, worker=worker)
-            done = await self.store.append(created, said, blobs=(*blobs, *more))
-            if isinstance(done, Taken) and done.row.id == run:
-                await self.store.create(run, body, actor=self._actor, alike=alike)  # raises IdConflict
-                return None
-            if isinstance(done, Appended):
-                return done.claimed
+            done = await self.store.append(created, talk.leg((said,)), blobs=blobs)
+            match done:
+                case Appended():
+                    return done.claimed
+                case Taken() if done.row.id == created.run:
+                    body = created.bodies[0]
+                    assert isinstance(body, b.RunCreated)
+                    await self.store.create(created.run, body, actor=self._actor, alike=alike)  # raises IdConflict
+                    return None
+                case Taken():
+                    talk.hear(done.row)
+                case Missed():
+                    talk.hear(done.events)
 
     @overload
     async def get(self, run: str, agent: Agent[Any, Out], /) -> Handle[Out]: ...

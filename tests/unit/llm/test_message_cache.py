@@ -73,7 +73,7 @@ def shown(read: ReadMessages) -> Any:
     """Return everything that a prompt is built from."""
     return (
         [(each.entry, each.size, each.said, each.text, each.reply) for each in read.entries],
-        (read.seq, read.hash, read.has_older),
+        (read.head, read.has_older),
     )
 
 
