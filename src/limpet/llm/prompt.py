@@ -19,7 +19,7 @@ from limpet.events import Limits, canonical
 from limpet.events.values import encode
 from limpet.journal import Summary
 from limpet.llm.message_cache import MessageCache, ReadEntry, ReadMessages, read_messages
-from limpet.llm.model import Prompt, PromptMessage, ToolSpec
+from limpet.llm.model import Prompt, PromptMessage, ToolSpec, size_of
 from limpet.llm.transcript import StoredMessage, repair, reply_of
 from limpet.state import AgentState
 from limpet.stores import Store
@@ -225,7 +225,7 @@ def build_prompt(frame: Frame, context: Context, at: PromptState, choose: BuildC
     shown = [context.messages[place].message for place in chosen.places]
     if chosen.limit is not None:
         shown = [_cut(each, chosen.limit) for each in shown]
-    taken = tokens(choice.known) + sum(each.size for each in shown)
+    taken = tokens(choice.known) + size_of(shown)
     if taken > view.room:
         raise ContextTooSmall(needed=frame.window - view.room + taken, window=frame.window)
     return BuiltPrompt(_join(frame, choice.known, summary, shown, _left_out(chosen, context)), choice)

@@ -21,11 +21,14 @@ from limpet.engine.worker.change_listener import GONE, ChangeListener, Subscript
 from limpet.engine.worker.duties import Duty
 from limpet.engine.worker.worker import Worker
 from limpet.errors import (
+    InvalidAppend,
     InvalidArgument,
     NoStore,
     NotDone,
+    NotFound,
     RunCancelled,
     RunFailed,
+    Tampered,
 )
 from limpet.events import Payload
 from limpet.events import bodies as b
@@ -49,7 +52,7 @@ from limpet.service.settings import Settings
 from limpet.service.views import Ended, event_views, read_end
 from limpet.service.wait_notices import WaitNotices
 from limpet.state import ENDED, AgentState
-from limpet.stores import Appended, Claimed, Create, Missed, Store, Taken
+from limpet.stores import Appended, Claimed, Create, Store, Taken
 from limpet.stores.api.logs import LogPosition
 from limpet.stores.blobs import INLINE, MESSAGE_INLINE, Blob
 
@@ -322,18 +325,20 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
             },
         )
         run = self._new_run_id(how.get("id"), body.conversation)
-        talk = None
+        text, talk = plain if isinstance(plain, str) else None, None
         if body.conversation is not None:
-            talk = await self._conversations.writer_at_end(
-                body.conversation, self._actor, session=body.session, user=body.user
+            talk = self._conversations.writer(
+                check_id(body.conversation), self._actor, session=body.session, user=body.user
             )
+            if text is None or not talk.recall():
+                await self._conversations.load_end(talk)
 
         def alike(stored: Payload) -> bool:
             if not stored.is_inline:
                 return False
             return bool(known.dump_input(known.input_codec.load(stored.value(), stored.versions)) == plain)
 
-        await self._create(run, body, plain if isinstance(plain, str) else None, talk, alike, blobs)
+        await self._create(run, body, text, talk, alike, blobs)
         return Handle(self, run, known)
 
     def _deadline(self, given: datetime | Duration | None, agent: Agent[Any, Any], begins: int) -> int | None:
@@ -383,20 +388,24 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
         self, created: Create, said: b.MessageAdded, talk: ConversationWriter, alike: Any, blobs: Sequence[Blob]
     ) -> Claimed | None:
         """Create a run and append its first message to the conversation, in one write. Returns the claim, if any."""
+        leg, is_loaded = talk.leg((said,)), False
         while True:
-            done = await self.store.append(created, talk.leg((said,)), blobs=blobs)
-            match done:
-                case Appended():
-                    return done.claimed
-                case Taken() if done.row.id == created.run:
-                    body = created.bodies[0]
-                    assert isinstance(body, b.RunCreated)
-                    await self.store.create(created.run, body, actor=self._actor, alike=alike)  # raises IdConflict
-                    return None
-                case Taken():
-                    talk.hear(done.row)
-                case Missed():
-                    talk.hear(done.events)
+            try:
+                done = await self.store.append(created, leg, blobs=blobs)
+            except (NotFound, InvalidAppend, Tampered):
+                if is_loaded:
+                    raise
+                done = None  # The conversation may have been deleted since this process wrote to it.
+            if isinstance(done, Appended):
+                talk.landed(leg)
+                return done.claimed
+            if isinstance(done, Taken) and done.row.id == created.run:
+                body = created.bodies[0]
+                assert isinstance(body, b.RunCreated)
+                await self.store.create(created.run, body, actor=self._actor, alike=alike)  # raises IdConflict
+                return None
+            await self._conversations.load_end(talk)
+            leg, is_loaded = talk.leg((said,)), True
 
     @overload
     async def get(self, run: str, agent: Agent[Any, Out], /) -> Handle[Out]: ...

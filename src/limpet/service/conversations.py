@@ -106,14 +106,10 @@ class Conversations:
             raise InvalidArgument(path="conversation", reason=reason)
         return row
 
-    async def writer_at_end(
-        self, conversation: str, actor: str, *, session: str | None, user: str | None
-    ) -> ConversationWriter:
-        """Return a writer that knows the end of the conversation. Raises InvalidArgument if the id is that of a run."""
-        row, talk = await self.find(conversation), self.writer(conversation, actor, session=session, user=user)
-        if row is not None:
-            talk.hear(row)
-        return talk
+    async def load_end(self, talk: ConversationWriter) -> None:
+        """Let a writer continue after the current end. Raises InvalidArgument if the id is that of a run."""
+        row = await self.find(talk.id)
+        talk.adopt(None if row is None else row.head)
 
     async def say(
         self, conversation: str, text: str, *, actor: str, interrupt: bool, id: str, sender: Sender
