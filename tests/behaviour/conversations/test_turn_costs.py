@@ -19,6 +19,7 @@ from limpet.journal import ConversationWriter
 from limpet.llm import model
 from limpet.llm.model import Prompt
 from limpet.stores import Store
+from limpet.stores import blobs as stored_blobs
 from limpet.stores.api import payloads
 from limpet.testing import ScriptedModel, calls
 
@@ -69,7 +70,7 @@ def counted(store: Store) -> Iterator[Counter[str]]:
     """
     found: Counter[str] = Counter()
     read, decode, tokens, append = store._backend.read, Event.decode, window.tokens, store.append
-    get, pack_blob, signature = store._backend.get, payloads.pack_blob, inspect.signature
+    get, pack_blob, signature = store._backend.get, stored_blobs.pack_blob, inspect.signature
 
     def reading(run: str, *args: Any) -> Any:
         rows = read(run, *args)
