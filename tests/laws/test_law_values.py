@@ -1,7 +1,10 @@
 """Laws of values: values are decoded unchanged, and their bytes depend only on the value."""
 
 import json
-from typing import Any
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import IntEnum
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +12,8 @@ from hypothesis import strategies as st
 
 from limpet.errors import DamagedEvent, InvalidValue, NewerVersion
 from limpet.events import KINDS, VOCABULARY, canonical, inline, parse
-from limpet.events.values import encode
+from limpet.events import values as values_module
+from limpet.events.values import _check_whole, _is_strict_by_depth, _is_strict_each, encode
 from tests.laws.values import bodies, json_values
 
 some = settings(deadline=None, derandomize=True, max_examples=100)
@@ -39,6 +43,182 @@ _anything: st.SearchStrategy[Any] = st.recursive(
     ),
     max_leaves=6,
 )
+
+
+class Text(str):
+    """A text of another type."""
+
+    __slots__ = ()
+
+
+class Number(int):
+    """An integer of another type."""
+
+
+class Share(float):
+    """A float of another type."""
+
+
+class Members(dict[Any, Any]):
+    """A dict of another type."""
+
+
+class Items(list[Any]):
+    """A list of another type."""
+
+
+class Level(IntEnum):
+    """An integer with a name."""
+
+    LOW = 1
+
+
+class Pair(NamedTuple):
+    """A tuple with names."""
+
+    left: int
+    right: int
+
+
+class SimpleThing:
+    """An object with one attribute."""
+
+    def __init__(self, content: Any) -> None:
+        self.content = content
+
+
+_BAD: list[Any] = [
+    float("nan"),
+    float("inf"),
+    -float("inf"),
+    2**2048,
+    -(2**2048),
+    2**9999,
+    "\ud800",
+    Text("a"),
+    Number(1),
+    Share(0.5),
+    Members(a=1),
+    Items([1]),
+    Level.LOW,
+    Pair(1, 2),
+    b"bytes",
+    bytearray(b"bytes"),
+    (1, "a"),
+    {1, 2},
+    1j,
+    Decimal("1.5"),
+    datetime(2026, 1, 1, tzinfo=UTC),
+    object(),
+    ...,
+    {1: "a"},
+    {True: "a"},
+    {None: "a"},
+    {1.5: "a"},
+    {Text("a"): 1},
+    {"a": 1, Text("b"): 1},
+    {"\ud800": 1},
+    {(1, 2): "a"},
+]
+# Dicts whose keys are, or were, of several types.
+_ODD: list[Any] = [{"a": 1, 2: 3}, {"a": {"b": 2, 2: "a"}}]
+_GOOD: list[Any] = [
+    0.0,
+    -0.0,
+    1.0,
+    1,
+    True,
+    False,
+    None,
+    "null",
+    '"null"',
+    "a" * 700,
+    "1" * 700,
+    2**2048 - 1,
+    2**64,
+    [],
+    {},
+    "",
+]
+
+
+@st.composite
+def _mixed(draw: st.DrawFn) -> Any:
+    """Draw a value with many scalars, and perhaps with something that JSON cannot represent, at any depth."""
+    leaves = st.sampled_from([*_GOOD, *_BAD, *_ODD] if draw(st.booleans()) else _GOOD) | json_values
+    value = draw(st.lists(leaves, min_size=1, max_size=12))
+    for _ in range(draw(st.sampled_from([0, 1, 2, 3, 60, 61, 62, 63, 64, 65, 80]))):
+        value = draw(st.sampled_from([[value], {"a": value}, {"a": 1, "b": value}, [0.5, value]]))
+    return value
+
+
+def outcome(check: Any, value: Any) -> Any:
+    """Return how a check ends: None, or the place and reason of what is wrong."""
+    try:
+        check(value)
+    except InvalidValue as error:
+        return error.path, error.reason
+    return None
+
+
+@pytest.mark.parametrize("large", [0, 1 << 30], ids=["by_depth", "each"])
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(value=_mixed())
+def test_the_fast_checks_refuse_what_the_walk_refuses(large: int, value: Any) -> None:
+    """With the same place and reason."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(values_module, "LARGE", large)
+        assert outcome(canonical, value) == outcome(_check_whole, value)
+
+
+@many
+@given(json_values | _mixed())
+def test_the_fast_checks_accept_what_the_walk_accepts(value: Any) -> None:
+    """So that the walk is seldom needed."""
+    if outcome(canonical, value) is None and not isinstance(value, str | int | float | None):
+        assert _is_strict_by_depth(value, has_null=True)
+        assert _is_strict_by_depth(value, has_null=False)
+        assert _is_strict_each(value, values_module._SCALARS)
+
+
+@pytest.mark.parametrize("bad", [*_BAD, *_ODD], ids=lambda bad: f"{type(bad).__name__} {str(bad)[:20]}")
+@pytest.mark.parametrize("large", [0, 1 << 30], ids=["by_depth", "each"])
+def test_a_bad_value_is_found_anywhere(bad: Any, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a list, as a member, deep inside, and beside equal values that are good."""
+    monkeypatch.setattr(values_module, "LARGE", large)
+    beside = [1, {"a": 1}, {"a": None}, {"a": bad}]
+    for value in (bad, [bad], {"a": bad}, [{"a": 1.5, "b": [bad]}], beside, {"a": [[bad]]}):
+        found = outcome(canonical, value)
+        assert found is not None
+        assert found == outcome(_check_whole, value)
+
+
+@pytest.mark.parametrize("large", [0, 1 << 30], ids=["by_depth", "each"])
+def test_a_cycle_is_refused(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values_module, "LARGE", large)
+    ring: list[Any] = [1]
+    ring.append({"a": ring})
+    assert outcome(canonical, ring) == outcome(_check_whole, ring)
+    assert outcome(canonical, ring) is not None
+
+
+@pytest.mark.parametrize("large", [0, 1 << 30], ids=["by_depth", "each"])
+def test_a_dict_that_once_had_other_keys_is_accepted(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python stores it in another form."""
+    monkeypatch.setattr(values_module, "LARGE", large)
+    changed: dict[Any, Any] = {"a": 1, 2: 3}
+    del changed[2]
+    assert canonical([changed]) == b'[{"a":1}]'
+
+
+@pytest.mark.parametrize("bad", [Text("a"), b"bytes", float("nan"), {1: 2}], ids=repr)
+@pytest.mark.parametrize("large", [0, 1 << 30], ids=["by_depth", "each"])
+def test_the_attributes_of_an_object_are_checked(bad: Any, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python may keep the values of such a dict in the object."""
+    monkeypatch.setattr(values_module, "LARGE", large)
+    thing = SimpleThing(bad)
+    assert outcome(canonical, [thing.__dict__]) == outcome(_check_whole, [thing.__dict__])
+    assert canonical(SimpleThing(1).__dict__) == b'{"content":1}'
 
 
 def reordered(value: Any, reverse: bool) -> Any:

@@ -5,6 +5,7 @@ part for the whole.
 """
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from limpet.events import Limits
@@ -94,6 +95,9 @@ class Item(NamedTuple):
     """Least size in tokens that it can be cut to; None if it cannot be cut."""
 
 
+_SIZE = attrgetter("size")
+
+
 class Selected(NamedTuple):
     """The messages that a model sees."""
 
@@ -156,6 +160,13 @@ def select(items: Sequence[Item], room: int) -> Selected:
     The last unit and pinned units come first, and are cut if needed. Nothing is selected if even the last unit does not
     fit when cut as far as possible.
     """
+    whole = sum(map(_SIZE, items)) + EACH * len(items)
+    if whole <= room:  # the usual case
+        return Selected(tuple(range(len(items))), tuple(item.seq for item in items), 0, whole)
+    return _select_part(items, room)
+
+
+def _select_part(items: Sequence[Item], room: int) -> Selected:
     found = units(items)
     chosen = _wanted(items, found, room)
     size = sum(found[number].size for number in chosen)

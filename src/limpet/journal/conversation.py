@@ -4,9 +4,11 @@ Messages are never rewritten. A summary replaces a range of messages when readin
 themselves stay in the log.
 """
 
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from limpet.errors import NotFound
 from limpet.events import AnyBody, Event, Head, Payload, Sealed, seal_all
@@ -17,6 +19,11 @@ from limpet.stores.blobs import Blob
 __all__ = ["ConversationWriter", "Entry", "OutgoingMessages", "Summary", "entries", "latest", "replaced"]
 
 PAGE = 100
+
+
+# The heads of conversations to which this process has written, of each store; the newest ones.
+_HEADS: WeakKeyDictionary[Store, OrderedDict[str, Head]] = WeakKeyDictionary()
+MOST_HEADS = 1_000
 
 
 class ConversationWriter:
@@ -37,11 +44,26 @@ class ConversationWriter:
     async def look_again(self) -> Head | None:
         """Load the head, and return it."""
         try:
-            self.head = (await self._store.get(self.id)).head
+            self.adopt((await self._store.get(self.id)).head)
         except NotFound:
-            self.head = None
-        self._is_known = True
+            self.adopt(None)
         return self.head
+
+    def adopt(self, head: Head | None) -> None:
+        """Continue after a head that was just read."""
+        self.head, self._is_known = head, True
+
+    def recall(self) -> bool:
+        """Continue after the last head that this process wrote, and return whether there is one.
+
+        It may be old: the conversation may have been continued, deleted or created anew since. Then an append is
+        refused, and the head must be loaded.
+        """
+        heads = _HEADS.get(self._store)
+        head = None if heads is None else heads.get(self.id)
+        if head is not None:
+            self.adopt(head)
+        return head is not None
 
     @property
     def next(self) -> int:
@@ -64,6 +86,11 @@ class ConversationWriter:
         """Note that a leg was written."""
         if isinstance(leg, Extend):
             self.head = leg.events[-1].event.head
+            heads = _HEADS.setdefault(self._store, OrderedDict())
+            heads[self.id] = self.head
+            heads.move_to_end(self.id)
+            if len(heads) > MOST_HEADS:
+                heads.popitem(last=False)
         else:
             self._is_known = False
 

@@ -7,7 +7,8 @@ reference.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -24,10 +25,10 @@ from limpet.engine.run.agent_decorator import agent
 from limpet.engine.run.compaction import NOT_SUMMARISED, Compaction, to_summarise
 from limpet.engine.run.run import Run
 from limpet.errors import DefinitionError, InvalidValue, ModelRefused, NoProgress, NotFound, StepFailed
-from limpet.events import Spent, canonical
+from limpet.events import Head, Spent, canonical
 from limpet.events import bodies as b
 from limpet.llm.interrupts import Interrupts
-from limpet.llm.message_cache import cache_of
+from limpet.llm.message_cache import ReadMessages, cache_of
 from limpet.llm.model import Model, Prompt, PromptMessage, Reply, ToolCall, Usage
 from limpet.llm.prompt import (
     MAX_REPLY,
@@ -37,8 +38,10 @@ from limpet.llm.prompt import (
     PromptState,
     build_prompt,
     choose_context,
+    context_of,
     digest_of,
     frame_name,
+    most_tokens,
     plain,
     read_context,
     summary_line,
@@ -65,6 +68,7 @@ __all__ = ["LLM", "Ask", "Choose", "cost_of", "llm_agent"]
 
 RETRY = Retry(6, first="1s", cap="30s")
 MODEL_TIMEOUT = 5 * 60 * 1_000_000
+MODEL = Traits(effect="none", retry=RETRY, timeout=MODEL_TIMEOUT)
 LISTING = Traits(effect="none", retry=RETRY, timeout=60 * 1_000_000)
 REPAIRS, REPEATS = 3, 4
 INTERRUPTED = "interrupted by the user"
@@ -236,7 +240,7 @@ class _Loop:
     async def _record_frame(self) -> None:
         """Record the constant part of all prompts once, so that old prompts can be rebuilt after code changes."""
         x = self._x
-        packed, blobs = x.kit.store.pack(plain(self._frame), inline=0)
+        packed, blobs = x.kit.store.pack(self._frame.plain, inline=0)
         assert isinstance(packed.blob, str)
         self._frame_name = frame_name(packed.blob)
         name = x.take_name(self._frame_name)
@@ -278,10 +282,19 @@ class _Loop:
         """Read the messages that may be shown. Called again after each change of the conversation."""
         x = self._x
         name = x.take_name("context")
-        self._head = head = await self._conversation.head(name, x.find(name, b.ValueRecorded))
         store, id, window = x.kit.store, self._conversation.id, self._frame.window
+        cache, newest = cache_of(store), list[ReadMessages]()
+
+        async def read() -> Head | None:
+            found = await cache.read_newest(store, id, most=most_tokens(window))
+            newest[:] = [] if found is None else [found]
+            return None if found is None else found.head
+
+        self._head = head = await self._conversation.head(name, x.find(name, b.ValueRecorded), read)
+        if newest:
+            return await x.recorder.retry_store(lambda: context_of(store, newest[0], x.run))
         return await x.recorder.retry_store(
-            lambda: read_context(store, id, upto=head, window=window, run=x.run, cache=cache_of(store))
+            lambda: read_context(store, id, upto=head, window=window, run=x.run, cache=cache)
         )
 
     async def _repair(self, context: Context) -> bool:
@@ -327,6 +340,10 @@ class _Loop:
         made = build_prompt(self._frame, context, at, self._llm.build_context)
         reference = self._reference(made.prompt, made.choice.chosen.ranges, context)
 
+        if self._llm.choose is ask_model:
+            # Nothing uses the reply before `_record_reply` appends it together with the message.
+            return await self._ask("model", made.prompt, reference, is_flushed=False)
+
         async def ask(request: Prompt) -> Reply:
             if request is made.prompt:
                 return await self._ask("model", request, reference)
@@ -349,8 +366,8 @@ class _Loop:
             found["compaction"] = context.summaries[-1].seq
         return found
 
-    async def _ask(self, name: str, request: Prompt, args: dict[str, Any]) -> Reply:
-        """Ask the model, as a step. Its result is durable before anything uses it."""
+    async def _ask(self, name: str, request: Prompt, args: dict[str, Any], *, is_flushed: bool = True) -> Reply:
+        """Ask the model, as a step. Its result is durable before anything uses it, unless the caller does that."""
         llm = self._llm
 
         async def ask(reference: dict[str, Any]) -> Any:
@@ -368,10 +385,8 @@ class _Loop:
             return join_surrogates_in(record_of(self._without_altered_thoughts(reply), llm.model().name))
 
         most = Spent(tokens=request.size + self._frame.reply)
-        tool: Tool[..., Any, Any] = Tool(
-            ask, name, Traits(effect="none", retry=RETRY, timeout=MODEL_TIMEOUT, max_spend=most)
-        )
-        tool.kind = "model"
+        tool = _model_tool(name).with_call(ask, replace(MODEL, max_spend=most))
+        tool.is_flushed = is_flushed
         return reply_of(await self._run.step(tool, args))
 
     def _without_altered_thoughts(self, reply: Reply) -> Reply:
@@ -559,6 +574,18 @@ class _Loop:
             why = f"the model said: {found.text[:500]!r}"
         self._x.state.raise_flag(NOT_SUMMARISED, why)
         return ""
+
+
+@cache
+def _model_tool(name: str) -> Tool[..., Any, Any]:
+    """Return the tool of all model calls with this name, without the call."""
+
+    async def ask(reference: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+    tool: Tool[..., Any, Any] = Tool(ask, name, MODEL)
+    tool.kind = "model"
+    return tool
 
 
 def _count_repairs(said: Sequence[StoredMessage]) -> int:

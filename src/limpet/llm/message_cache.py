@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from limpet.context.window import BYTES, EACH, tokens_of
 from limpet.engine.run.conversation import text_of
-from limpet.events import Payload
+from limpet.events import Event, Head, Payload
 from limpet.events import bodies as b
 from limpet.journal import Entry, Summary, entries
 from limpet.llm.transcript import StoredMessage, message_of
@@ -22,6 +22,8 @@ __all__ = ["MessageCache", "ReadEntry", "ReadMessages", "cache_of", "read_messag
 
 # Maximum number of events that a cached conversation is extended by; after more of them, it is read from its end.
 MOST_NEW = 100
+# Position in a conversation that does not exist.
+NOWHERE = Head(0, b"", 0)
 # Maximum size of all cached messages of a store, in bytes of text.
 MOST_BYTES = 32_000_000
 
@@ -51,18 +53,18 @@ class ReadEntry:
 class ReadMessages(NamedTuple):
     """The newest messages of a conversation up to an event, in order."""
 
-    seq: int
-    """Sequence of the event."""
-    hash: bytes
-    """Hash of the event."""
+    head: Head
+    """Position of the event."""
     entries: tuple[ReadEntry, ...]
+    size: int
+    """Approximate size of all entries in tokens."""
     has_older: bool
     """Whether there are older messages that were not read."""
 
     @property
     def bytes(self) -> int:
         """Approximate size of the text."""
-        return sum(each.size for each in self.entries) * BYTES
+        return self.size * BYTES
 
 
 async def read_messages(store: Store, conversation: str, *, upto: int, most: int) -> ReadMessages:
@@ -74,10 +76,10 @@ async def read_messages(store: Store, conversation: str, *, upto: int, most: int
         if size > most:
             break
         size += found[-1].size
-    kept, is_cut = _newest(found[::-1], most)
+    kept, size, is_cut = _newest(found[::-1], most)
     read = await _with_contents(store, kept, ())
     [last] = await store.read(conversation, after=upto - 1, limit=1) if upto else [None]
-    return ReadMessages(upto, last.hash if last is not None else b"", read, is_cut)
+    return ReadMessages(NOWHERE if last is None else last.head, read, size, is_cut)
 
 
 class MessageCache:
@@ -92,11 +94,25 @@ class MessageCache:
         key = conversation, most
         known = self._read.get(key)
         found = None
-        if known is not None and known.seq <= upto < known.seq + MOST_NEW:
+        if known is not None and known.head.seq <= upto < known.head.seq + MOST_NEW:
             found = await _extended(store, conversation, known, upto, most)
         if found is None:
             found = await read_messages(store, conversation, upto=upto, most=most)
-        if known is None or known.seq <= upto:
+        if known is None or known.head.seq <= upto:
+            self._keep(key, found)
+        return found
+
+    async def read_newest(self, store: Store, conversation: str, *, most: int) -> ReadMessages | None:
+        """Return the messages up to the current end, with one query; None if too few of them are known."""
+        key = conversation, most
+        known = self._read.get(key)
+        if known is None or not known.head.seq:
+            return None
+        read = await store.read(conversation, after=known.head.seq - 1, limit=MOST_NEW + 1)
+        if not read or len(read) > MOST_NEW:
+            return None
+        found = await _extended_by(store, known, read, most)
+        if found is not None:
             self._keep(key, found)
         return found
 
@@ -121,8 +137,13 @@ async def _extended(store: Store, conversation: str, known: ReadMessages, upto: 
 
     Return None if they are to be read again: a summary was added, or it is another conversation by now.
     """
-    read = await store.read(conversation, after=known.seq - 1, before=upto + 1)
-    if known.seq + len(read) - 1 != upto or read[0].hash != known.hash:
+    read = await store.read(conversation, after=known.head.seq - 1, before=upto + 1)
+    return await _extended_by(store, known, read, most) if known.head.seq + len(read) - 1 == upto else None
+
+
+async def _extended_by(store: Store, known: ReadMessages, read: Sequence[Event], most: int) -> ReadMessages | None:
+    """Return known messages with those in the events from the last known one on."""
+    if read[0].hash != known.head.hash:
         return None
     new = read[1:]
     added: list[ReadEntry] = []
@@ -132,8 +153,8 @@ async def _extended(store: Store, conversation: str, known: ReadMessages, upto: 
             return None
         if isinstance(body, b.MessageAdded):
             added.append(_unread(Entry(event.seq, event.time, body)))
-    kept, is_cut = _newest([*known.entries, *await _with_contents(store, added, known.entries)], most)
-    return ReadMessages(upto, new[-1].hash if new else known.hash, tuple(kept), known.has_older or is_cut)
+    kept, size, is_cut = _newest([*known.entries, *await _with_contents(store, added, known.entries)], most)
+    return ReadMessages(read[-1].head, tuple(kept), size, known.has_older or is_cut)
 
 
 def _unread(entry: Entry | Summary) -> ReadEntry:
@@ -142,20 +163,21 @@ def _unread(entry: Entry | Summary) -> ReadEntry:
     return ReadEntry(entry, tokens_of(entry.content.size) + EACH, reply=entry.message.reply)
 
 
-def _newest(found: Sequence[ReadEntry], most: int) -> tuple[Sequence[ReadEntry], bool]:
-    """Return the newest entries, until there are more than `most` tokens, and whether older ones were left out.
+def _newest(found: Sequence[ReadEntry], most: int) -> tuple[Sequence[ReadEntry], int, bool]:
+    """Return the newest entries, until there are more than `most` tokens, their size, and whether older ones were left
+    out.
 
     They do not begin with results, whose calls are left out.
     """
-    size = 0
-    for place in reversed(range(len(found))):
-        if size > most:
-            first = place + 1
-            while first < len(found) and found[first].is_result:
-                first += 1
-            return found[first:], True
-        size += found[place].size
-    return found, False
+    size, first = sum(each.size for each in found), 0
+    while first < len(found) and size - found[first].size > most:
+        size -= found[first].size
+        first += 1
+    is_cut = first > 0
+    while is_cut and first < len(found) and found[first].is_result:
+        size -= found[first].size
+        first += 1
+    return found[first:], size, is_cut
 
 
 async def _with_contents(

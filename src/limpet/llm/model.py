@@ -3,8 +3,9 @@
 A model knows nothing about runs. The step that calls it records, counts and retries.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct, structs
@@ -12,7 +13,18 @@ from msgspec import Struct, structs
 from limpet.context.window import EACH, LEAST, tokens, tokens_of
 from limpet.events.values import canonical, encode
 
-__all__ = ["Finish", "Model", "Prompt", "PromptMessage", "Reply", "Thoughts", "ToolCall", "ToolSpec", "Usage"]
+__all__ = [
+    "Finish",
+    "Model",
+    "Prompt",
+    "PromptMessage",
+    "Reply",
+    "Thoughts",
+    "ToolCall",
+    "ToolSpec",
+    "Usage",
+    "size_of",
+]
 
 Role = Literal["system", "user", "assistant", "tool"]
 Finish = Literal["stop", "calls", "length", "refused"]
@@ -81,6 +93,14 @@ class PromptMessage(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=
         return structs.replace(self, text="", calls=calls)
 
 
+_SIZE = attrgetter("size")
+
+
+def size_of(messages: Iterable[PromptMessage]) -> int:
+    """Return the approximate number of tokens of messages."""
+    return sum(map(_SIZE, messages))
+
+
 class ToolSpec(Struct, frozen=True, kw_only=True, dict=True):
     """Description of a tool for a model."""
 
@@ -112,7 +132,7 @@ class Prompt(Struct, frozen=True, kw_only=True):
     @property
     def size(self) -> int:
         """Approximate number of tokens of its messages and tools."""
-        return sum(each.size for each in self.messages) + sum(each.size for each in self.tools)
+        return size_of(self.messages) + sum(each.size for each in self.tools)
 
 
 class Usage(Struct, frozen=True, kw_only=True):

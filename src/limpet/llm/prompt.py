@@ -18,8 +18,8 @@ from limpet.errors import ContextTooSmall
 from limpet.events import Limits, canonical
 from limpet.events.values import encode
 from limpet.journal import Summary
-from limpet.llm.message_cache import MessageCache, ReadEntry, read_messages
-from limpet.llm.model import Prompt, PromptMessage, ToolSpec
+from limpet.llm.message_cache import MessageCache, ReadEntry, ReadMessages, read_messages
+from limpet.llm.model import Prompt, PromptMessage, ToolSpec, size_of
 from limpet.llm.transcript import StoredMessage, repair, reply_of
 from limpet.state import AgentState
 from limpet.stores import Store
@@ -34,8 +34,10 @@ __all__ = [
     "PromptState",
     "build_prompt",
     "choose_context",
+    "context_of",
     "digest_of",
     "frame_name",
+    "most_tokens",
     "plain",
     "read_context",
     "summary_line",
@@ -73,6 +75,11 @@ class Frame(Struct, frozen=True, kw_only=True, dict=True):
             raise ContextTooSmall(needed=fixed + self.reply + self.window // 4, window=self.window)
         return left
 
+    @cached_property
+    def plain(self) -> Any:
+        """The frame as plain JSON."""
+        return plain(self)
+
 
 def frame_name(blob: str) -> str:
     """Return the name under which a frame is recorded in a run's log, and referred to by model calls."""
@@ -93,12 +100,21 @@ class Context(NamedTuple):
     """Whether there are older messages that no summary covers."""
 
 
+def most_tokens(window: int) -> int:
+    """Return how many tokens of messages are read for a window: more than could ever fit."""
+    return 2 * window
+
+
 async def read_context(
     store: Store, conversation: str, *, upto: int, window: int, run: str, cache: MessageCache | None = None
 ) -> Context:
     """Read the messages of a conversation up to a position, no more than could ever fit into the window."""
     read = read_messages if cache is None else cache.read
-    found = await read(store, conversation, upto=upto, most=2 * window)
+    return await context_of(store, await read(store, conversation, upto=upto, most=most_tokens(window)), run)
+
+
+async def context_of(store: Store, found: ReadMessages, run: str) -> Context:
+    """Return the messages that may be shown to a run from those that were read."""
     plain, faults = repair([each.said for each in found.entries if each.said is not None], run)
     said = await _add_reasoning(store, plain, found.entries, run)
     summaries = tuple(each.entry for each in found.entries if isinstance(each.entry, Summary))
@@ -209,7 +225,7 @@ def build_prompt(frame: Frame, context: Context, at: PromptState, choose: BuildC
     shown = [context.messages[place].message for place in chosen.places]
     if chosen.limit is not None:
         shown = [_cut(each, chosen.limit) for each in shown]
-    taken = tokens(choice.known) + sum(each.size for each in shown)
+    taken = tokens(choice.known) + size_of(shown)
     if taken > view.room:
         raise ContextTooSmall(needed=frame.window - view.room + taken, window=frame.window)
     return BuiltPrompt(_join(frame, choice.known, summary, shown, _left_out(chosen, context)), choice)

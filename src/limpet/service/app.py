@@ -21,15 +21,19 @@ from limpet.engine.worker.change_listener import GONE, ChangeListener, Subscript
 from limpet.engine.worker.duties import Duty
 from limpet.engine.worker.worker import Worker
 from limpet.errors import (
+    InvalidAppend,
     InvalidArgument,
     NoStore,
     NotDone,
+    NotFound,
     RunCancelled,
     RunFailed,
+    Tampered,
 )
 from limpet.events import Payload
 from limpet.events import bodies as b
 from limpet.ids import check_id
+from limpet.journal import ConversationWriter
 from limpet.service.api.all_runs import AllRuns
 from limpet.service.api.control import By, Control
 from limpet.service.api.fleet import Fleet
@@ -320,14 +324,21 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
                 "start_at": begins,
             },
         )
-        run = await self._new_run_id(how.get("id"), how.get("conversation"))
+        run = self._new_run_id(how.get("id"), body.conversation)
+        text, talk = plain if isinstance(plain, str) else None, None
+        if body.conversation is not None:
+            talk = self._conversations.writer(
+                check_id(body.conversation), self._actor, session=body.session, user=body.user
+            )
+            if text is None or not talk.recall():
+                await self._conversations.load_end(talk)
 
         def alike(stored: Payload) -> bool:
             if not stored.is_inline:
                 return False
             return bool(known.dump_input(known.input_codec.load(stored.value(), stored.versions)) == plain)
 
-        await self._create(run, body, plain, alike, blobs)
+        await self._create(run, body, text, talk, alike, blobs)
         return Handle(self, run, known)
 
     def _deadline(self, given: datetime | Duration | None, agent: Agent[Any, Any], begins: int) -> int | None:
@@ -337,22 +348,33 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
         limit = agent.rules.deadline if given is None else microseconds(given)
         return None if limit is None else begins + limit
 
-    async def _new_run_id(self, id: str | None, conversation: str | None) -> str:
+    def _new_run_id(self, id: str | None, conversation: str | None) -> str:
         """Return the id for a new run. Runs and conversations share one namespace."""
         run = self._settings.ids.new() if id is None else check_id(id)
         if run == conversation or run.endswith(CHAT):
             reason = f"{run!r} is a conversation's id; a run needs another id, which does not end with {CHAT}"
             raise InvalidArgument(path="id", reason=reason)
-        if conversation is not None:
-            await self._conversations.exists(conversation)
         return run
 
-    async def _create(self, run: str, body: b.RunCreated, plain: Any, alike: Any, blobs: Sequence[Blob]) -> None:
-        """Create a run, and let this app's worker drive it immediately, if it can."""
+    async def _create(
+        self,
+        run: str,
+        body: b.RunCreated,
+        text: str | None,
+        talk: ConversationWriter | None,
+        alike: Any,
+        blobs: Sequence[Blob],
+    ) -> None:
+        """Create a run, and let this app's worker drive it immediately, if it can.
+
+        `text` is its input, if that is the first message of its conversation.
+        """
 
         async def write(worker: str | None) -> Claimed | None:
-            if body.conversation is not None and isinstance(plain, str):
-                return await self._create_in_conversation(run, body, plain, alike, blobs, worker)
+            if talk is not None and text is not None:
+                created = Create(run=run, bodies=(body,), actor=self._actor, worker=worker)
+                said, more = self._conversations.first_message(text, run, body)
+                return await self._create_in_conversation(created, said, talk, alike, (*blobs, *more))
             return await self.store.create_claimed(
                 run, body, actor=self._actor, worker=worker, alike=alike, blobs=blobs
             )
@@ -363,20 +385,27 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
             await self._worker_loop.create(body.agent, body.agent_version, write)
 
     async def _create_in_conversation(
-        self, run: str, body: b.RunCreated, text: str, alike: Any, blobs: Sequence[Blob], worker: str | None
+        self, created: Create, said: b.MessageAdded, talk: ConversationWriter, alike: Any, blobs: Sequence[Blob]
     ) -> Claimed | None:
-        """Create a run, and append its text to the conversation in the same write. Returns the claim, if any."""
-        assert body.conversation is not None
-        check_id(body.conversation)
+        """Create a run and append its first message to the conversation, in one write. Returns the claim, if any."""
+        leg, is_loaded = talk.leg((said,)), False
         while True:
-            said, more = await self._conversations.first_message(text, run, body, self._actor)
-            created = Create(run=run, bodies=(body,), actor=self._actor, worker=worker)
-            done = await self.store.append(created, said, blobs=(*blobs, *more))
-            if isinstance(done, Taken) and done.row.id == run:
-                await self.store.create(run, body, actor=self._actor, alike=alike)  # raises IdConflict
-                return None
+            try:
+                done = await self.store.append(created, leg, blobs=blobs)
+            except (NotFound, InvalidAppend, Tampered):
+                if is_loaded:
+                    raise
+                done = None  # The conversation may have been deleted since this process wrote to it.
             if isinstance(done, Appended):
+                talk.landed(leg)
                 return done.claimed
+            if isinstance(done, Taken) and done.row.id == created.run:
+                body = created.bodies[0]
+                assert isinstance(body, b.RunCreated)
+                await self.store.create(created.run, body, actor=self._actor, alike=alike)  # raises IdConflict
+                return None
+            await self._conversations.load_end(talk)
+            leg, is_loaded = talk.leg((said,)), True
 
     @overload
     async def get(self, run: str, agent: Agent[Any, Out], /) -> Handle[Out]: ...

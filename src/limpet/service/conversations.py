@@ -1,9 +1,8 @@
 """Conversations: add a message, read the messages, list conversations and sessions."""
 
-from collections.abc import AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from msgspec import structs
 
@@ -27,9 +26,9 @@ from limpet.service.page import Page
 from limpet.service.resolve import owner_of
 from limpet.service.settings import Settings
 from limpet.service.views import LIVE
-from limpet.stores import Leg, RunFilter, RunRow, Store
+from limpet.stores import RunFilter, RunRow, Store
 from limpet.stores.api.base import LARGEST_PAGE
-from limpet.stores.blobs import MESSAGE_INLINE
+from limpet.stores.blobs import MESSAGE_INLINE, Blob
 from limpet.times import to_datetime
 
 # Number of newest messages that are searched for a repeated command.
@@ -92,16 +91,27 @@ class Conversations:
 
     async def exists(self, conversation: str) -> bool:
         """Return whether a conversation exists. Raises InvalidArgument if the id is that of a run."""
+        return await self.find(conversation) is not None
+
+    async def find(self, conversation: str) -> RunRow | None:
+        """Return the row of a conversation, or None if there is none. Raises InvalidArgument if the id is that of a
+        run.
+        """
         try:
             row = await self._store.get(check_id(conversation))
         except NotFound:
-            return False
+            return None
         if row.type != "conversation":
             reason = (
                 f"{conversation!r} is a run; pass its conversation, {row.conversation or conversation_of(row.id)!r}"
             )
             raise InvalidArgument(path="conversation", reason=reason)
-        return True
+        return row
+
+    async def load_end(self, talk: ConversationWriter) -> None:
+        """Let a writer continue after the current end. Raises InvalidArgument if the id is that of a run."""
+        row = await self.find(talk.id)
+        talk.adopt(None if row is None else row.head)
 
     async def say(
         self, conversation: str, text: str, *, actor: str, interrupt: bool, id: str, sender: Sender
@@ -141,11 +151,8 @@ class Conversations:
         owner = await owner_of(self._store, conversation)
         return owner.id if owner is not None and owner.status in LIVE else None
 
-    async def first_message(self, text: str, run: str, created: b.RunCreated, actor: str) -> tuple[Leg, Any]:
-        """Return the append that adds a run's input to its conversation as the first message, and its blobs."""
-        assert created.conversation is not None
-        talk = self.writer(created.conversation, actor, session=created.session, user=created.user)
-        await talk.look()
+    def first_message(self, text: str, run: str, created: b.RunCreated) -> tuple[b.MessageAdded, Sequence[Blob]]:
+        """Return a run's input as the first message in its conversation, and its blobs."""
         packed, blobs = self._store.pack(text, inline=MESSAGE_INLINE)
         added = b.MessageAdded(
             message=self._settings.ids.new(),
@@ -155,7 +162,7 @@ class Conversations:
             by=created.by,
             via=created.via,
         )
-        return talk.leg((added,)), blobs
+        return added, blobs
 
     async def messages(self, conversation: str, *, limit: int, cursor: str | None, whole: bool) -> Page[Message]:
         """Return the newest messages of a conversation before a cursor, in order."""

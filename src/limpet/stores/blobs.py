@@ -7,10 +7,8 @@ under a temporary name, and gets its name after the last chunk. Blobs without re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from msgspec import Raw
-
 from limpet.errors import BlobDamaged
-from limpet.events import Codec, Packed, Payload, canonical
+from limpet.events import Codec, Packed
 
 __all__ = [
     "CHUNK",
@@ -20,9 +18,7 @@ __all__ = [
     "BlobRow",
     "is_name",
     "pack_blob",
-    "pack_canonical",
     "pack_chunk",
-    "pack_value",
     "unpack_chunk",
     "whole_blob",
 ]
@@ -55,19 +51,6 @@ class BlobRow(NamedTuple):
 def is_name(blob: str) -> bool:
     """Return whether this can name a complete blob; unfinished ones are named `upload:…`."""
     return ":" not in blob
-
-
-def pack_value(codec: Codec, value: object, *, inline: int = INLINE) -> tuple[Payload, tuple[Blob, ...]]:
-    """Return a value as a payload, with its blob if the value is large."""
-    return pack_canonical(codec, canonical(value), inline=inline)
-
-
-def pack_canonical(codec: Codec, data: bytes, *, inline: int = INLINE) -> tuple[Payload, tuple[Blob, ...]]:
-    """Return an encoded value as a payload, with its blob if the value is large."""
-    if len(data) <= inline:
-        return Payload(json=Raw(data)), ()
-    blob = pack_blob(codec, data)
-    return Payload(blob=blob.id, bytes=blob.size), (blob,)
 
 
 def pack_blob(codec: Codec, data: bytes) -> Blob:

@@ -1,17 +1,21 @@
 """The JSON of values that were stored or read last, in memory: most are needed again soon, by the code that made them.
 
 A blob is named by the hash of its content, so content that is kept under a name never becomes wrong. A value that was
-packed is only found here after it was stored.
+packed is only found here after it was stored. The same value packed again, such as a message that is also the result of
+a run, is neither hashed nor compressed again, unless it is encrypted: its key may have been deleted since.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterable
 from threading import Lock
 
+from limpet.stores.blobs import Blob
+
 __all__ = ["RecentValues"]
 
-# Maximum size of all kept values, and of one of them, in bytes.
+# Maximum size of all kept values, of all kept blobs, and of one of them, in bytes.
 MOST = 4_000_000
+MOST_PACKED = 500_000
 LARGEST = 64_000
 
 
@@ -20,12 +24,29 @@ class RecentValues:
 
     def __init__(self) -> None:
         self._packed, self._stored = _Values(), _Values()
+        self._blobs: OrderedDict[bytes, Blob] = OrderedDict()
+        self._blobs_size = 0
         self._lock = Lock()
 
-    def keep_packed(self, name: str, data: bytes) -> None:
+    def keep_packed(self, blob: Blob, data: bytes, *, is_private: bool) -> None:
         """Keep a value that is not stored yet."""
         with self._lock:
-            self._packed.keep(name, data)
+            self._packed.keep(blob.id, data)
+            if is_private or len(data) > LARGEST or data in self._blobs:
+                return
+            self._blobs[data] = blob
+            self._blobs_size += len(data)
+            while self._blobs_size > MOST_PACKED:
+                self._blobs_size -= len(self._blobs.popitem(last=False)[0])
+
+    def blob_of(self, data: bytes) -> Blob | None:
+        """Return the blob of a value that was packed lately, or None if it is not kept."""
+        with self._lock:
+            blob = self._blobs.get(data)
+            if blob is not None:
+                self._blobs.move_to_end(data)
+                self._packed.keep(blob.id, data)
+            return blob
 
     def note_stored(self, names: Iterable[str]) -> None:
         """Note that values were stored, which were packed here."""
@@ -51,6 +72,7 @@ class RecentValues:
         """Drop all values."""
         with self._lock:
             self._packed, self._stored = _Values(), _Values()
+            self._blobs, self._blobs_size = OrderedDict(), 0
 
 
 class _Values:

@@ -1,5 +1,6 @@
 """Conversations of LLM agents: several runs in one conversation, and messages that arrive late."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from limpet.llm.model import Prompt, Reply
 from limpet.llm.transcript import UNDER_WAY
 from limpet.testing import ScriptedModel, calls
 
+ECHO = ScriptedModel(lambda request: f"re {request.messages[-1].text}")
 paid: list[str] = []
 
 
@@ -95,3 +97,46 @@ async def test_a_user_signal_that_is_not_text_is_added_as_json() -> None:
         await app.answer((await app.inbox())[0], "yes", by="ann")
         await app.settle()
         assert '{"a":1}' in [each.text for each in await app.messages("r.chat")]
+
+
+async def texts(app: limpet.App) -> list[str]:
+    """Return the texts of the conversation."""
+    return [each.text for each in await app.messages("c")]
+
+
+async def test_a_start_continues_after_what_other_processes_wrote_or_deleted(tmp_path: Path) -> None:
+    """The app tries to continue after the last message that it knows, and looks again if that is not the last one."""
+    url, agent = f"sqlite:///{tmp_path}/limpet.db", limpet.llm_agent("ends_talker", model=ECHO, instructions="Talk.")
+    async with limpet.open(url, agents=[agent]) as one, limpet.open(url, agents=[agent]) as other:
+        assert await one.run(agent, "a", conversation="c") == "re a"
+        assert await other.run(agent, "b", conversation="c") == "re b"
+        assert await one.run(agent, "c", conversation="c") == "re c"
+        assert await texts(one) == ["a", "re a", "b", "re b", "c", "re c"]
+        runs = {each.id: await other.store.get(each.id) for each in await other.runs()}
+        assert await other.store.prune({id: row.head for id, row in {**runs, "c": await other.store.get("c")}.items()})
+        assert await one.run(agent, "d", conversation="c") == "re d"
+        assert await texts(one) == ["d", "re d"]
+        assert (await one.verify()).conversations == 1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("kind", ["step.started", "step.completed", "message.said", "run.completed"])
+async def test_a_reply_and_its_message_are_stored_together(when: Any, kind: str) -> None:
+    """A crash before that asks the model again; after it, never. The reply is too large to be inline in its event."""
+    asked: list[str] = []
+
+    def replies(request: Prompt) -> str:
+        asked.append(request.messages[-1].text)
+        return "a long reply " * 2_000
+
+    agent = limpet.llm_agent("together_talker", model=ScriptedModel(replies), instructions="Talk.")
+    async with testing.app(agent) as app:
+        app.crash_at(when, kind)
+        assert await app.run(agent, "hi", id="r", conversation="c") == "a long reply " * 2_000
+        assert app.crashes == 1
+        assert len(asked) == (1 if when == "after" or kind == "run.completed" else 2)
+        kinds = [event.kind async for event in (await app.get("r")).events()]
+        completed = kinds.index("step.completed")
+        assert kinds[completed + 1] == "message.said"
+        assert [(each.role, len(each.text)) for each in await app.messages("c")] == [("user", 2), ("assistant", 26_000)]
+        assert (await app.replay("r")).value == "a long reply " * 2_000

@@ -1,5 +1,6 @@
 """The work of a turn of an LLM agent does not depend on the length of its conversation."""
 
+import inspect
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -18,6 +19,8 @@ from limpet.journal import ConversationWriter
 from limpet.llm import model
 from limpet.llm.model import Prompt
 from limpet.stores import Store
+from limpet.stores import blobs as stored_blobs
+from limpet.stores.api import payloads
 from limpet.testing import ScriptedModel, calls
 
 KILOBYTE = "a message of one kilobyte, more or less " * 25
@@ -62,12 +65,16 @@ async def fill(store: Store, count: int) -> None:
 
 @contextmanager
 def counted(store: Store) -> Iterator[Counter[str]]:
-    """Count appends, and the work on messages: rows read, events decoded, and texts whose tokens are counted."""
+    """Count appends, compressed blobs and inspected functions, and the work on the conversation: queries, rows read,
+    events decoded, and texts whose tokens are counted.
+    """
     found: Counter[str] = Counter()
     read, decode, tokens, append = store._backend.read, Event.decode, window.tokens, store.append
+    get, pack_blob, signature = store._backend.get, stored_blobs.pack_blob, inspect.signature
 
     def reading(run: str, *args: Any) -> Any:
         rows = read(run, *args)
+        found["queries"] += run == "c"
         found["rows"] += len(rows) if run == "c" else 0
         return rows
 
@@ -83,8 +90,23 @@ def counted(store: Store) -> Iterator[Counter[str]]:
         found["appends"] += 1
         return await append(*legs, **more)
 
+    def getting(run: str) -> Any:
+        found["queries"] += run == "c"
+        return get(run)
+
+    def packing(*args: Any) -> Any:
+        found["packed"] += 1
+        return pack_blob(*args)
+
+    def inspecting(fn: Any, **more: Any) -> Any:
+        found["inspected"] += 1
+        return signature(fn, **more)
+
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(store, "append", appending)
+        patched.setattr(store._backend, "get", getting)
+        patched.setattr(payloads, "pack_blob", packing)
+        patched.setattr(inspect, "signature", inspecting)
         patched.setattr(store._backend, "read", reading)
         patched.setattr(Event, "decode", decoding)
         patched.setattr(model, "tokens", counting)
@@ -98,12 +120,12 @@ async def opened(url: str) -> AsyncIterator[limpet.App]:
         yield app
 
 
-async def turn(app: limpet.App) -> dict[str, int]:
-    """Execute a turn, and return the work on messages that it took."""
+async def turn(app: limpet.App, said: str = KILOBYTE) -> Counter[str]:
+    """Execute a turn, and return the work that it took."""
     with counted(app.store) as found:
-        handle = await app.start(talker, KILOBYTE, conversation="c")
+        handle = await app.start(talker, said, conversation="c")
         assert await handle.result() == KILOBYTE
-    return dict(found)
+    return found
 
 
 async def test_a_turn_reads_decodes_and_counts_only_new_messages(tmp_path: Path) -> None:
@@ -118,6 +140,21 @@ async def test_a_turn_reads_decodes_and_counts_only_new_messages(tmp_path: Path)
                 # of the prompt that is sent counts once more, without its messages.
                 assert (found["rows"], found["decoded"]) == (3, 2)
                 assert found["counted"] == 2
+
+
+async def test_a_turn_has_three_appends_and_one_query(tmp_path: Path) -> None:
+    """Appends: the run with the user's message, the reply with its message, and the end. The query reads the end of
+    the conversation and the new messages together. Only the user's message and a new reply are compressed, although
+    each is recorded several times, and the function of a model call is not inspected again.
+    """
+    for count in (10, 500):
+        async with opened(f"sqlite:///{tmp_path}/{count}.db") as app:
+            await fill(app.store, count)
+            await turn(app)
+            for number in range(3):
+                found = await turn(app, f"{number} {KILOBYTE}")
+                assert (found["appends"], found["queries"]) == (3, 1)
+                assert (found["packed"], found["inspected"]) == (1, 0)
 
 
 async def test_the_first_turn_after_a_restart_reads_as_much_in_a_long_conversation(tmp_path: Path) -> None:
@@ -135,16 +172,16 @@ async def test_the_first_turn_after_a_restart_reads_as_much_in_a_long_conversati
     assert work[1]["counted"] <= NEWEST + 4
 
 
-async def test_a_turn_of_a_long_run_has_four_appends_and_reads_only_new_messages(tmp_path: Path) -> None:
-    """Appends: the model's reply, its message, the result of the tool, and its message. The start of a turn is stored
-    with the first of them. A turn reads the two messages, and the last known one.
+async def test_a_turn_of_a_long_run_has_three_appends_and_reads_only_new_messages(tmp_path: Path) -> None:
+    """Appends: the model's reply with its message, the result of the tool, and its message. The start of a turn is
+    stored with the first of them. A turn reads the two messages, and the last known one.
     """
     async with opened(f"sqlite:///{tmp_path}/limpet.db") as app:
         with counted(app.store) as found:
             handle = await app.start(looker, "go", conversation="c")
             assert await handle.result() == "done"
     turns = 41
-    assert found["appends"] <= turns * 4 + 2
+    assert found["appends"] <= turns * 3 + 2
     assert found["rows"] <= turns * 3 + 5
     assert found["decoded"] <= turns * 2 + 5
     assert found["counted"] <= turns

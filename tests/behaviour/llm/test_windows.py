@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import limpet
 from limpet import testing
 from limpet.context.slice import Known, SliceMessage, describe, slice_of
-from limpet.context.window import EACH, Item, select, short, tokens, units
+from limpet.context.window import EACH, Item, _select_part, select, short, tokens, units
 from limpet.events import Fact, PlanItem, StatePatch, canonical
 from limpet.events import bodies as b
 from limpet.events.values import encode
@@ -115,6 +115,15 @@ def test_selected_messages_fit_and_keep_calls_with_results(said: list[StoredMess
         assert chosen.left_out == 0
     flat = [seq for first, last in chosen.ranges for seq in range(first, last + 1)]
     assert flat == sorted({item.seq for n, item in enumerate(items) if n in seen} - {0})
+
+
+@settings(max_examples=50)
+@given(SAID, st.integers(0, 50))
+def test_messages_that_all_fit_are_selected_as_in_a_smaller_room(said: list[StoredMessage], more: int) -> None:
+    """The short way for messages that fit, and the way for those that do not, agree."""
+    items = [each.item for each in repair(said).messages]
+    room = sum(item.size + EACH for item in items) + more
+    assert select(items, room) == _select_part(items, room)
 
 
 FACTS = st.dictionaries(st.text(min_size=1, max_size=20), TEXTS, max_size=12)

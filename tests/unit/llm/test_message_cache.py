@@ -73,7 +73,7 @@ def shown(read: ReadMessages) -> Any:
     """Return everything that a prompt is built from."""
     return (
         [(each.entry, each.size, each.said, each.text, each.reply) for each in read.entries],
-        (read.seq, read.hash, read.has_older),
+        (read.head, read.has_older),
     )
 
 
@@ -100,6 +100,10 @@ async def test_cached_messages_equal_those_that_the_store_has(turns: list[tuple[
                 else:
                     await talk.say("x" * size, "user" if kind == "pinned" else kind, pinned=kind == "pinned")
             upto = max(talk.head - back, 2)
+            newest = await cache.read_newest(store, "c", most=WINDOW)
+            assert newest is None or shown(newest) == shown(
+                await read_messages(store, "c", upto=talk.head, most=WINDOW)
+            )
             found = await cache.read(store, "c", upto=upto, most=WINDOW)
             assert shown(found) == shown(await read_messages(store, "c", upto=upto, most=WINDOW))
             if upto == talk.head and len(found.entries) > 4 and is_summarised:
@@ -140,6 +144,25 @@ async def test_another_conversation_with_the_same_id_is_read_anew(tmp_path: Path
             read = await cache.read(store, "c", upto=talk.head, most=WINDOW)
             found.append([each.said.message.text for each in read.entries if each.said is not None])
     assert found == [["one 0", "one 1", "one 2"], ["other 0", "other 1", "other 2"]]
+
+
+async def test_the_newest_messages_need_one_query_if_they_follow_known_ones(store: Store) -> None:
+    """Not if the conversation is unknown, has a new summary, or many more messages."""
+    talk, cache = Talk(store), MessageCache()
+    await talk.say("first")
+    assert await cache.read_newest(store, "c", most=WINDOW) is None
+    await talk.rows_of(cache)
+    await talk.say("second")
+    newest = await cache.read_newest(store, "c", most=WINDOW)
+    assert newest is not None
+    assert (newest.head.seq, len(newest.entries)) == (talk.head, 2)
+    assert newest.head == talk.writer.head
+    await talk.summarise(newest)
+    assert await cache.read_newest(store, "c", most=WINDOW) is None
+    await talk.rows_of(cache)
+    for number in range(message_cache.MOST_NEW):
+        await talk.say(f"more {number}")
+    assert await cache.read_newest(store, "c", most=WINDOW) is None
 
 
 async def test_the_least_recently_used_conversations_are_dropped(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

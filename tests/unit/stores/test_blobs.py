@@ -8,10 +8,11 @@ from typing import Any
 import apsw
 import pytest
 
+from limpet import open_store
 from limpet.errors import BlobDamaged, NotFound
 from limpet.events import PLAIN, Payload, inline
 from limpet.stores import Store
-from limpet.stores.blobs import CHUNK, INLINE, is_name, pack_blob, pack_value
+from limpet.stores.blobs import CHUNK, INLINE, is_name, pack_blob
 from limpet.stores.conformance import Harness, World
 from limpet.stores.conformance.suite import gave
 from limpet.stores.sqlite import SqliteBackend
@@ -27,12 +28,12 @@ def test_a_blob_is_named_by_its_content() -> None:
 @pytest.mark.parametrize(("length", "inlined"), [(INLINE - 2, True), (INLINE - 1, False)])
 def test_values_over_the_inline_limit_become_blobs(length: int, inlined: bool) -> None:
     """The limit is 8,192 bytes of JSON, including quotes."""
-    payload, blobs = pack_value(PLAIN, "x" * length)
+    payload, blobs = open_store("memory:").pack("x" * length)
     assert (payload == inline("x" * length), len(blobs)) == (inlined, int(not inlined))
 
 
 def test_the_inline_limit_can_be_zero() -> None:
-    payload, [blob] = pack_value(PLAIN, 1, inline=0)
+    payload, [blob] = open_store("memory:").pack(1, inline=0)
     assert payload == Payload(blob=blob.id, bytes=1)
 
 

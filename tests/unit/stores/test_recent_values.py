@@ -7,11 +7,12 @@ import msgspec
 import pytest
 
 from limpet import MasterKeys, NotFound, open_store
-from limpet.events import Payload
+from limpet.events import PLAIN, Payload
 from limpet.events import bodies as b
 from limpet.journal import ConversationWriter
 from limpet.stores import Store
-from limpet.stores.recent_values import LARGEST, MOST, RecentValues
+from limpet.stores.blobs import pack_blob
+from limpet.stores.recent_values import LARGEST, MOST, MOST_PACKED, RecentValues
 
 VALUE = {"text": "so much of it " * 2_000}
 KEYS = MasterKeys(lambda: bytes(32))
@@ -26,6 +27,24 @@ def test_the_oldest_values_are_dropped_when_there_are_too_many() -> None:
     assert values.get("0") is not None
     values.keep_stored("new", bytes(LARGEST))
     assert [name for name in ("large", "0", "1", "2", "new") if values.get(name) is not None] == ["0", "2", "new"]
+
+
+async def test_a_value_that_is_packed_again_is_not_compressed_again() -> None:
+    """Unless it is encrypted: the key with which it was encrypted may have been deleted since."""
+    for keys, is_same in ((None, True), (KEYS, False)):
+        async with open_store("memory:", keys=keys) as store:
+            (_, [first]), (_, [again]) = store.pack(VALUE), store.pack(VALUE)
+            assert (first.id, first.size) == (again.id, again.size)
+            assert (first is again) is is_same
+
+
+def test_few_packed_blobs_are_kept() -> None:
+    """The ones that were packed last, and no large ones."""
+    values, data = RecentValues(), [bytes([number]) * LARGEST for number in range(MOST_PACKED // LARGEST + 1)]
+    for each in (*data, bytes(LARGEST + 1)):
+        values.keep_packed(pack_blob(PLAIN, each), each, is_private=False)
+    assert [values.blob_of(each) is not None for each in data] == [False, *[True] * (len(data) - 1)]
+    assert values.blob_of(bytes(LARGEST + 1)) is None
 
 
 async def test_a_value_that_was_packed_and_never_stored_is_not_found(tmp_path: Path) -> None:

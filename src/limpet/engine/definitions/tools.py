@@ -6,6 +6,7 @@ process, so that it can be found by name. The same function may be defined again
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, update_wrapper
 from types import MappingProxyType
@@ -79,6 +80,10 @@ class Tool(Generic[P, T_co, R_co]):
         """Name of its steps in the log."""
         self.kind: Literal["tool", "model", "read"] = "tool"
         """Kind of its steps."""
+        self.is_flushed = True
+        """Whether a result that must be durable is flushed before its step returns. If not, the caller appends it with
+        what follows from it, before anything else uses it.
+        """
         self.fresh: tuple[Source, ...] = ()
         """External sources whose data must be fresh when a step starts."""
         self.hooks = Hooks()
@@ -106,6 +111,18 @@ class Tool(Generic[P, T_co, R_co]):
         )
         other.step_name, other.hooks, other.kind = name or self.step_name, self.hooks, self.kind
         other.fresh = self.fresh
+        return other
+
+    def with_call(self, fn: Callable[..., Any], traits: Traits) -> "Tool[P, T_co, R_co]":
+        """Return the tool for one step, with another function of the same signature.
+
+        What follows from the signature is found out once, for all steps.
+        """
+        for name in _FROM_SIGNATURE:
+            getattr(self, name)
+        other = copy(self)
+        other.fn, other.traits = fn, traits
+        other.__dict__.pop("plain_call", None)  # depends on the traits
         return other
 
     def verify(
@@ -343,6 +360,21 @@ class Tool(Generic[P, T_co, R_co]):
                 return {key: self._load_alone(name, each) for key, each in value.items()}
             case _:
                 return self._load_alone(name, value)
+
+
+# Properties of a tool that follow from the signature of its function.
+_FROM_SIGNATURE = (
+    "is_async",
+    "_signature",
+    "_codecs",
+    "args_versions",
+    "result_versions",
+    "_plain_names",
+    "_known",
+    "_required",
+    "_defaults",
+    "has_secret_default",
+)
 
 
 class Source(Protocol):

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
+from msgspec import Raw
+
 from limpet.engine.definitions.call_context import Call
 from limpet.engine.definitions.tools import LiveArgument, Tool
 from limpet.events import Payload
@@ -55,11 +57,15 @@ class Step:
     call: Call | None = None
     live: Mapping[str, LiveArgument] = field(default_factory=dict)
     """Arguments whose recorded form differs from the value in the code."""
+    result: Payload | None = None
+    """The result that was packed here last, inline."""
 
     def pack(self, store: Store, result: Any) -> tuple[Payload, tuple[Blob, ...]]:
         """Return a JSON result in its stored form."""
-        packed, blobs = store.pack(result, inline=MESSAGE_INLINE if self.tool.kind == "model" else INLINE)
-        return packed.under(self.tool.result_versions), blobs
+        encoded, versions = store.encode(result), self.tool.result_versions
+        packed, blobs = store.pack_canonical(encoded, inline=MESSAGE_INLINE if self.tool.kind == "model" else INLINE)
+        self.result = Payload(json=Raw(encoded))
+        return packed.under(versions), blobs
 
     def place(self, attempt: int) -> AttemptRef:
         """Return the fields that identify an attempt in an event."""

@@ -1,6 +1,6 @@
 """A run's conversation: append messages, and read the same messages in every execution."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from limpet.engine.execution.execution import Execution
 from limpet.engine.execution.principal import Sender
 from limpet.engine.replay.history import Record
 from limpet.errors import InvalidArgument
-from limpet.events import Payload, digest
+from limpet.events import Head, Payload, digest
 from limpet.events import bodies as b
 from limpet.ids import LONGEST_ID
 from limpet.journal import ConversationWriter, Entry, OutgoingMessages, Summary, latest, replaced
@@ -42,6 +42,7 @@ INTERRUPT = "limpet.interrupt"
 CHAT = ".chat"
 LONGEST_TASK = 64_000
 ROLES = ("user", "assistant", "system", "tool")
+ReadHead = Callable[[], Awaitable[Head | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +139,7 @@ class RunConversation:
         saying = OutgoingMessages(self._writer, tuple(messages), said, tuple(blobs))
         with x.gate.work():
             await x.recorder.write_until_stored(lambda: x.journal.say(saying))
+        await x.recorder.snapshot()
         await x.recorder.finish(x.return_order.issue_ticket())
         assert isinstance(saying.note, b.MessageSaid)
         return saying.note.message
@@ -173,14 +175,20 @@ class RunConversation:
             await self._x.recorder.retry_store(self._last_seq)
         )
 
-    async def head(self, name: str, record: Record | None) -> int:
-        """Return the sequence of the last message, the same in every execution."""
+    async def head(self, name: str, record: Record | None, read: ReadHead | None = None) -> int:
+        """Return the sequence of the last message, the same in every execution.
+
+        `read` returns the current head if it can; otherwise the head is loaded here.
+        """
         x = self._x
         await x.gate.wait_until_open()
         if record is not None:
             seq: int = (await x.recorder.recall(record, b.ValueRecorded)).value.value()
             return seq
-        seq = await x.recorder.retry_store(self._last_seq)
+        found = None if read is None else await x.recorder.retry_store(read)
+        if found is not None:
+            self._writer.adopt(found)
+        seq = found.seq if found is not None else await x.recorder.retry_store(self._last_seq)
         await x.recorder.record(name, seq)
         return seq
 

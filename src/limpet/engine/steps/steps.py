@@ -124,7 +124,7 @@ class Steps:
         assert latest is not None
         self._invalidate(step, latest)
         ticket = x.return_order.issue_ticket()
-        await x.recorder.finish(ticket, _checkpoint_moment(step.tool, latest))
+        await x.recorder.finish(ticket, _checkpoint_moment(step.tool, latest) if step.tool.is_flushed else None)
         return await self.outcome(step, latest)
 
     def _invalidate(self, step: Step, latest: Latest) -> None:
@@ -545,7 +545,8 @@ class Steps:
     async def _output(self, step: Step, settled: b.StepCompleted | b.StepResolved) -> Any:
         """Return the recorded result. Raises OutputUnavailable if it does not match the tool's type."""
         versions = settled.output.versions if settled.output is not None else {}
-        output = await self._x.recorder.unpack(settled.output)
+        is_stored = step.tool.is_flushed or step.result is None
+        output = await self._x.recorder.unpack(settled.output if is_stored else step.result)
         try:
             return step.tool.load_result(output, versions)
         except InvalidValue as error:

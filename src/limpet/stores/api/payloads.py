@@ -17,7 +17,6 @@ from limpet.stores.blobs import (
     Blob,
     is_name,
     pack_blob,
-    pack_canonical,
     pack_chunk,
     unpack_chunk,
     whole_blob,
@@ -31,14 +30,21 @@ class Payloads(StoreBase):
 
     def pack(self, value: object, *, inline: int = INLINE) -> tuple[Payload, tuple[Blob, ...]]:
         """Return a value as a payload: inline if it is small, else with the blob to pass to the append."""
-        return self.pack_canonical(canonical(self.redaction.value(hidden(value))), inline=inline)
+        return self.pack_canonical(self.encode(value), inline=inline)
+
+    def encode(self, value: object) -> bytes:
+        """Return a value as it is recorded: as canonical JSON, without what redaction hides."""
+        return canonical(self.redaction.value(hidden(value)))
 
     def pack_canonical(self, data: bytes, *, inline: int = INLINE) -> tuple[Payload, tuple[Blob, ...]]:
         """Return an encoded value as a payload, with its blob if the value is large."""
-        payload, blobs = pack_canonical(self.codec, data, inline=inline)
-        for blob in blobs:
-            self._recent_values.keep_packed(blob.id, data)
-        return payload, blobs
+        if len(data) <= inline:
+            return Payload(json=Raw(data)), ()
+        blob = self._recent_values.blob_of(data)
+        if blob is None:
+            blob = pack_blob(self.codec, data)
+            self._recent_values.keep_packed(blob, data, is_private=self.codec.is_private)
+        return Payload(blob=blob.id, bytes=blob.size), (blob,)
 
     async def unpack(self, payload: Payload) -> Any:
         """Return the value of a payload, inline or in a blob."""
@@ -131,11 +137,11 @@ class Payloads(StoreBase):
                 return collected
 
     async def _small(self, blobs: Sequence[Blob]) -> tuple[Blob, ...]:
-        """Upload large blobs; return the small ones, which are sent with what refers to them."""
+        """Upload large blobs; return the small ones, each once, which are sent with what refers to them."""
         for blob in blobs:
             if len(blob.chunks) > 1:
                 await self._upload(blob)
-        return tuple(blob for blob in blobs if len(blob.chunks) == 1)
+        return tuple({blob.id: blob for blob in blobs if len(blob.chunks) == 1}.values())
 
     async def _upload(self, blob: Blob) -> None:
         for place, chunk in enumerate(blob.chunks):

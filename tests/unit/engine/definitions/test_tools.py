@@ -9,6 +9,7 @@ import pytest
 
 from limpet.engine.definitions.call_context import Call, enter_agent, in_tool
 from limpet.engine.definitions.tools import Tool, find_tool, idempotency_key, tool
+from limpet.engine.definitions.traits import Traits
 from limpet.errors import DefinitionError, InvalidValue, WrongCall
 from limpet.events import digest
 from limpet.policy.retry import Retry
@@ -90,6 +91,21 @@ def test_options_change_the_traits_but_not_the_identity() -> None:
     assert (patient.traits.risk, patient.fn, patient.hooks) == (pay_back.traits.risk, pay_back.fn, pay_back.hooks)
     assert (pay_back.step_name, pay_back.traits.retry) == ("pay_back", Retry(5))
     assert find_tool("pay_back") is pay_back
+
+
+def test_a_tool_for_one_call_has_the_same_arguments_and_other_traits() -> None:
+    """What is derived from its signature is shared; whether its steps are plain depends on the traits."""
+    template: Tool[..., Any, Any] = Tool(find_order.fn, "find_other", Traits(effect="none"))
+    assert template.plain_call is not None
+
+    async def other(order: str, *, fresh: bool = False) -> Order:
+        return Order(order, 700 if fresh else 600)
+
+    made = template.with_call(other, Traits(effect="none", timeout=1))
+    assert (made.fn, made.name, made.traits.timeout) == (other, "find_other", 1)
+    assert made._codecs is template._codecs
+    assert made.plain_call is None
+    assert template.fn is find_order.fn
 
 
 def test_an_invalid_compensation_is_refused() -> None:
