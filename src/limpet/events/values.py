@@ -28,12 +28,15 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 _decoder = msgspec.json.Decoder()
 _SCALARS: frozenset[type] = frozenset({str, int, float, bool, type(None)})
 _WITHOUT_FLOAT = _SCALARS - {float}
+_WITHOUT_NUMBERS = _SCALARS - {float, int}
 _CONTAINERS = frozenset({dict, list})
 # Digits of an integer that may have more than MAX_INTEGER_BITS. Every 23rd byte shows them; 23 is seldom the distance
 # between two numbers of the same length.
 LONG_INTEGER = 600
 _EVERY = 23
 _ZEROS, _AS_ZEROS = b"0" * (LONG_INTEGER // _EVERY), bytes.maketrans(b"123456789", b"000000000")
+# Members of a dict that are checked one by one first.
+FEW = 16
 # Bytes of JSON from which checking all values of one depth together is faster than checking each.
 LARGE = 400
 # Whether the collector visits the values of a dict, and its keys as well unless all of them are `str`.
@@ -96,7 +99,16 @@ def canonical(value: object) -> bytes:
     except (TypeError, ValueError, OverflowError, RecursionError):
         _check_whole(value)  # raises, with the place of what is wrong
         raise
-    if type(value) is not str and not _is_strict(value, data):
+    kinds = _WITHOUT_FLOAT if len(data) < LONG_INTEGER else _WITHOUT_NUMBERS
+    if type(value) in kinds:
+        return data
+    if type(value) is dict and len(value) <= FEW:  # such as the arguments of most steps
+        for key, item in value.items():
+            if type(item) not in kinds or type(key) is not str:
+                break
+        else:
+            return data
+    if not _is_strict(value, data):
         _check_whole(value)
     return data
 

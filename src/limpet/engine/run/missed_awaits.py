@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from inspect import CORO_CREATED, getcoroutinestate, isfunction
 from pathlib import Path
+from types import CodeType
 from typing import Any, NamedTuple, Protocol, TypeVar, get_origin
 
 from limpet.errors import WrongCall
@@ -20,25 +21,31 @@ TRACKED = 64
 class _Called(NamedTuple):
     verb: str
     coroutine: Coroutine[Any, Any, Any]
-    file: str
-    line: int
+    code: CodeType
+    instruction: int
+    """Where the call is in the code, as `f_lasti`: the line is found out when it is needed."""
 
     @property
     def is_pending(self) -> bool:
         return getcoroutinestate(self.coroutine) == CORO_CREATED
+
+    @property
+    def location(self) -> str:
+        lines = (line for start, end, line in self.code.co_lines() if start <= self.instruction < end)
+        return f"{Path(self.code.co_filename).name}, line {next(lines, None)}"
 
 
 class AwaitTracker:
     """The calls of `run` methods in one execution."""
 
     def __init__(self) -> None:
-        self._called: list[tuple[str, Coroutine[Any, Any, Any], str, int]] = []
-        """The fields of `_Called`."""
+        self._called: list[tuple[str, Coroutine[Any, Any, Any], CodeType, int]] = []
+        """Each as the fields of `_Called`."""
         self._most = TRACKED
 
-    def add(self, verb: str, coroutine: Coroutine[Any, Any, Any], file: str, line: int) -> None:
+    def add(self, verb: str, coroutine: Coroutine[Any, Any, Any], code: CodeType, instruction: int) -> None:
         """Track a call until it is awaited."""
-        self._called.append((verb, coroutine, file, line))
+        self._called.append((verb, coroutine, code, instruction))
         if len(self._called) > self._most:
             self._called = [each for each in self._called if getattr(each[1], "cr_frame", None)]  # not ended
             self._most = TRACKED + 2 * len(self._called)
@@ -55,9 +62,8 @@ class AwaitTracker:
         if not missed:
             return
         first = missed[0]
-        location = f"{Path(first.file).name}, line {first.line}"
         raise WrongCall(
-            reason=f"run.{first.verb} was called in {location} and never awaited; nothing was done",
+            reason=f"run.{first.verb} was called in {first.location} and never awaited; nothing was done",
             fix="Put `await` before the call, and resume the run.",
         )
 
@@ -80,7 +86,7 @@ def _tracked(verb: str, fn: Callable[..., Coroutine[Any, Any, Any]]) -> Callable
         coroutine, frame = fn(run, *args, **kwargs), sys._getframe(1)
         while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("limpet."):
             frame = frame.f_back
-        run.calls.add(verb, coroutine, frame.f_code.co_filename, frame.f_lineno)
+        run.calls.add(verb, coroutine, frame.f_code, frame.f_lasti)
         return coroutine
 
     return call

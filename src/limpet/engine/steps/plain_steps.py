@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, UnsetType
 
 from limpet.engine.definitions.call_context import Call
 from limpet.engine.definitions.plain_call import BoundArguments, PlainCall
@@ -35,8 +35,16 @@ def _is_completed(record: Record, bound: BoundArguments) -> bool:
         and settled.output is not None
         and settled.output.is_inline
         and not (settled.output.versions or opened.args.versions or record.shared)
-        and opened.asked == bound.digest
+        and (_has_these_args(opened, bound) or opened.asked == bound.digest)
     )
+
+
+def _has_these_args(started: b.StepStarted, bound: BoundArguments) -> bool:
+    """Return whether a step that no person approved was started with these arguments. If so, no digest is needed: only
+    a person who approves a step can edit its arguments.
+    """
+    args = started.args.json
+    return started.grant is None and not isinstance(args, UnsetType) and bytes(args) == bound.encoded
 
 
 class PlainSteps:
@@ -65,21 +73,20 @@ class PlainSteps:
         name = scope.peek(tool.step_name)
         if bound is None or name in self._considered:
             return None
-        step, record = Step(tool, name, 0, bound.recorded, "", bound.encoded), self._records.get(name)
+        record = self._records.get(name)
         if record is not None and not _is_completed(record, bound):
             return None
         x.note_call()
         scope.pass_by(tool.step_name, current_caller())
         if record is None:
-            step.number = x.lookup.new_number()
+            step = Step(tool, name, x.lookup.new_number(), bound.recorded, "", bound.encoded)
             x.lookup.note_step(name, step.number)
             return self._run(step, plain, bound)
         x.lookup.reach(name)
-        step.number = record.number or 0
-        x.lookup.note_step(name, step.number)
-        return self._recall(step, plain, record)
+        x.lookup.note_step(name, record.number or 0)
+        return self._recall(tool, bound, plain, record)
 
-    async def _recall(self, step: Step, plain: PlainCall, record: Record) -> Any:
+    async def _recall(self, tool: Tool[..., Any, Any], bound: BoundArguments, plain: PlainCall, record: Record) -> Any:
         """Return the recorded result of a step."""
         x, settled, end = self._x, record.settled, record.end
         assert isinstance(settled, b.StepCompleted)
@@ -91,8 +98,9 @@ class PlainSteps:
         try:
             output = plain.load_recorded(settled.output)
         except InvalidValue:
+            step = Step(tool, record.name, record.number or 0, bound.recorded, "", bound.encoded)
             return await self._steps.outcome(step, settled)
-        x.history.hand_over(step.name)
+        x.history.hand_over(record.name)
         return output
 
     async def _run(self, step: Step, plain: PlainCall, bound: BoundArguments) -> Any:
