@@ -15,6 +15,8 @@ from limpet.stores.blobs import MESSAGE_INLINE
 __all__ = ["conversation", "last_page", "turns_at"]
 
 BATCH = 500
+# Tokens of the newest messages that no summary replaces.
+KEPT = 20_000
 
 
 async def conversation(url: str, turns: int, prose: bool = False) -> dict[str, float]:
@@ -32,11 +34,16 @@ async def conversation(url: str, turns: int, prose: bool = False) -> dict[str, f
 
 
 async def turns_at(url: str, messages: int, turns: int) -> dict[str, float]:
-    """Measure turns in a conversation that already has some messages of 1 KB."""
+    """Measure turns in a conversation that already has some messages of 1 KB.
+
+    A summary replaces those that do not fit into the window, as if the agent had held the conversation. Otherwise it
+    would summarise them first, as many as fit in each turn: 5,000 messages in 21 turns.
+    """
     agent = conversations.talker()
     await fill(url, messages)
     async with limpet.open(url, agents=[agent]) as app:
-        await _talk(app, agent, 2)  # Warm up: reads the history once, and summarises it if it is too long.
+        await app.compact("c", "They talked.", keep=KEPT)
+        await _talk(app, agent, 2)  # Warm up: reads the history once.
         watch = Stopwatch()
         await _talk(app, agent, turns, since=2)
         return {"turn": watch.seconds / turns * 1e3, "cpu": watch.cpu / turns * 1e3}
