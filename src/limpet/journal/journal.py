@@ -20,7 +20,7 @@ from limpet.events import bodies as b
 from limpet.journal.conversation import OutgoingMessages
 from limpet.journal.fair_lock import FairLock
 from limpet.journal.snapshots import Learner, Loaded, fold_event, fold_log, load_whole, save
-from limpet.policy.checkpoint import LONGEST_TAIL, SMALLEST_TAIL, snapshot_due
+from limpet.policy.checkpoint import snapshot_due
 from limpet.policy.retention import snapshots_to_thin
 from limpet.state import Fold, RunState
 from limpet.state.patch import Working, changes_plan
@@ -298,8 +298,6 @@ class Journal:
         None is due while events are pending: a snapshot must contain stored events only, and the learner may already
         know pending ones.
         """
-        if self._tail_bytes < SMALLEST_TAIL and self._tail_events < LONGEST_TAIL:  # most of the time
-            return False
         is_long = snapshot_due(
             tail_bytes=self._tail_bytes, tail_events=self._tail_events, snapshot_bytes=self._snapshot_bytes
         )

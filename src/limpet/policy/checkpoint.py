@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-__all__ = ["LONGEST_TAIL", "SMALLEST_TAIL", "Moment", "Strategy", "flushed_moments", "snapshot_due"]
+__all__ = ["Moment", "Strategy", "flushed_moments", "snapshot_due"]
 
 Strategy = Literal["every_step", "every_iteration", "on_state_change"]
 Moment = Literal["effect_returns", "step_returns", "model_returns", "blob_returns", "turn_ends", "patch_returns"]

@@ -318,3 +318,35 @@ async def test_a_restored_policy_opens_a_new_request() -> None:
             assert request.to == (to,)
         await app.approve(request, by="ann")
         assert await handle.result() == "paid"
+
+
+async def test_a_step_with_a_standing_approval_can_be_cancelled_at_any_moment() -> None:
+    """A start that was written has an outcome, whichever iteration of the event loop cancels the step."""
+
+    @limpet.tool(effect="idempotent", risk="external_action", name="approvals_cancelled_wire")
+    async def wire(number: int) -> int:
+        await asyncio.sleep(0)  # noqa: TID251 - an iteration of the event loop
+        return number
+
+    @limpet.agent(name="approvals_canceller", approvals=limpet.Approvals("external_action"))
+    async def canceller(run: limpet.Run, most: int) -> None:
+        await run.step(wire, 0)
+        for number in range(1, most):
+            async with run.scope(f"try-{number}"):
+                task = asyncio.ensure_future(run.step(wire, number))
+                for _ in range(number):
+                    await asyncio.sleep(0)  # noqa: TID251 - an iteration of the event loop
+                task.cancel()
+                await asyncio.wait({task})
+
+    async with testing.app(canceller) as app:
+        handle = await app.start(canceller, 30, id="r")
+        await app.settle()
+        await app.approve((await app.inbox())[0], by="ann", standing=True)
+        await handle.result()
+        latest: dict[str, str] = {}
+        async for event in handle.events():
+            if event.kind.startswith("step."):
+                latest[event.body["name"]] = event.kind
+        assert "step.started" not in latest.values()
+        assert {"step.unknown", "step.completed"} <= set(latest.values())

@@ -360,14 +360,15 @@ class Steps:
                     x.journal.add(b.StepUnknown(**step.place(attempt), reason="cancelled"))
             return done
 
+        writing = asyncio.ensure_future(write())
         try:
-            written = await asyncio.shield(write())
-        except asyncio.CancelledError:
-            is_left = True
-            raise
-        if written:
-            step.attempt, step.grant, step.call = attempt, None, None
-        return written
+            await asyncio.shield(writing)
+        finally:
+            is_left = not writing.done()
+            # The code may also cancel the step between the write and this line: then `note_cancelled` records that.
+            if writing.done() and not writing.cancelled() and not writing.exception() and writing.result():
+                step.attempt, step.grant, step.call = attempt, None, None
+        return writing.result()
 
     async def _call_tool(
         self, step: Step, attempt: int
