@@ -192,7 +192,7 @@ class PostgresBackend(SqlReads):
         except (psycopg.OperationalError, ConnectionLost) as error:
             if isinstance(error, ConnectionLost) or not self._server.answers():
                 raise _Lost(error) from error
-            raise
+        return self._server.connect(standby=standby)  # It may have started since.
 
     def interrupt(self) -> None:
         """Stop waiting for the server."""
