@@ -20,7 +20,7 @@ LIMITS = {
     "SHA-256 digests": (3, 3),
     "SQL statements": (5, 8),
     "frames down to the SQL": (15, 15),
-    "files on the way": (37, 38),
+    "files on the way": (38, 39),
     "event rows": (2, 2),
     "blocks kept": (1, 1),
     "bytes kept": (40, 40),
