@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from limpet.errors import NotAuthenticated as NotAuthenticated
     from limpet.errors import NotDone as NotDone
     from limpet.errors import NotFound as NotFound
+    from limpet.errors import NotPermitted as NotPermitted
     from limpet.errors import NotRecorded as NotRecorded
     from limpet.errors import NotResumable as NotResumable
     from limpet.errors import NotStubbed as NotStubbed
@@ -226,6 +227,7 @@ else:
             "NotAuthenticated",
             "NotDone",
             "NotFound",
+            "NotPermitted",
             "NotRecorded",
             "NotResumable",
             "NotStubbed",

@@ -63,6 +63,7 @@
     ├── WrongKeys                   The store's data cannot be decrypted with the given keys
     │
     ├── NotAuthenticated            The HTTP request has no token, or an unknown one
+    ├── NotPermitted                The caller's roles do not allow the operation
     ├── AuthUnavailable             The server's function that checks tokens has failed
     ├── WrongHost                   The HTTP request names a host that this server does not accept
     ├── WrongOrigin                 The HTTP request comes from a browser page of another origin
@@ -118,6 +119,7 @@ __all__ = [
     "NotAuthenticated",
     "NotDone",
     "NotFound",
+    "NotPermitted",
     "NotRecorded",
     "NotResumable",
     "NotStubbed",
@@ -983,6 +985,18 @@ class NotAuthenticated(LimpetError):
     _hint = (
         "Send the header `Authorization: Bearer TOKEN`. `limpet serve` prints the token, or takes it from LIMPET_TOKEN."
     )
+
+
+@dataclass(eq=False, repr=False)
+class NotPermitted(LimpetError):
+    """The caller's roles do not allow the operation."""
+
+    operation: str
+    by: str
+    roles: tuple[str, ...]
+    code = "not_permitted"
+    _summary = "{by} may not use {operation}."
+    _hint = "It needs one of these roles: {roles}. An admin creates a token with it: `limpet token create`."
 
 
 @dataclass(eq=False, repr=False)

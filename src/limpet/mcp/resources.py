@@ -4,8 +4,10 @@ import re
 from typing import Any, NotRequired, TypedDict
 from urllib.parse import quote, unquote
 
+from limpet.engine.execution.principal import Principal
 from limpet.errors import InvalidArgument, NotFound
 from limpet.redaction import hide_secrets_in
+from limpet.service.access import check_permission
 from limpet.service.app import App
 from limpet.service.operation import operations_of
 from limpet.service.resolve import run_of
@@ -34,12 +36,13 @@ def address_of(agent: str, run: str) -> str:
     return STATE.format(agent=quote(agent, safe=""), task=quote(run, safe=""))
 
 
-async def read(app: App, address: str) -> Any:
-    """Return the content of a resource. Raises NotFound."""
+async def read(app: App, address: str, who: Principal) -> Any:
+    """Return the content of a resource. Raises NotFound, and NotPermitted like the query with the same content."""
     if found := _match(STATE, address):
+        check_permission(who, "state", operations_of(type(app))["state"].needs)
         return await _state(app, address, found["agent"], found["task"])
     if found := _match(CONTEXT, address):
-        return await operations_of(type(app))["context"].run(app, found)
+        return await operations_of(type(app))["context"].run(app, found, who=who)
     raise InvalidArgument(path="uri", reason=f"there are {STATE} and {CONTEXT}, and no {address}")
 
 

@@ -12,13 +12,16 @@ from typing import Any
 import mcp_types as t
 import msgspec
 from mcp import MCPError
+from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
 from starlette.types import ASGIApp
 
+from limpet.engine.execution.principal import Principal
 from limpet.errors import InvalidArgument, InvalidValue, LimpetError, NotFound
 from limpet.mcp.resources import CONTEXT, STATE, address_of, read
+from limpet.service.access import LOCAL, PRINCIPAL
 from limpet.service.app import App
 from limpet.service.json_values import error_json
 from limpet.service.operation import Operation, limpet_errors, operations_of
@@ -74,7 +77,7 @@ class _Asked:
         """List the tools, one for each operation."""
         return t.ListToolsResult(tools=[_tool(each) for each in self._operations.values()])
 
-    async def call(self, _: object, wanted: t.CallToolRequestParams) -> t.CallToolResult:
+    async def call(self, asked: ServerRequestContext, wanted: t.CallToolRequestParams) -> t.CallToolResult:
         """Call an operation. An error is returned as a tool result, so that a model can read it."""
         operation = self._operations.get(wanted.name)
         if operation is None:
@@ -82,15 +85,15 @@ class _Asked:
                 InvalidArgument(path="name", reason=f"there is no {wanted.name}, but {', '.join(self._operations)}")
             )
         try:
-            found, is_error = await operation.run(self._app, wanted.arguments or {}), False
+            found, is_error = await operation.run(self._app, wanted.arguments or {}, who=_caller(asked)), False
         except LimpetError as error:
             found, is_error = error_json(error), True
         return t.CallToolResult(content=[t.TextContent(text=_text(found))], is_error=is_error)
 
-    async def resources(self, _: object, __: object) -> t.ListResourcesResult:
+    async def resources(self, asked: ServerRequestContext, __: object) -> t.ListResourcesResult:
         """List the states of the newest runs."""
         try:
-            runs = await self._operations["runs"].run(self._app, {"last": LISTED})
+            runs = await self._operations["runs"].run(self._app, {"last": LISTED}, who=_caller(asked))
         except LimpetError as error:
             raise _refusal(error) from error
         return t.ListResourcesResult(
@@ -117,16 +120,22 @@ class _Asked:
         ]
         return t.ListResourceTemplatesResult(resource_templates=found)
 
-    async def read(self, _: object, wanted: t.ReadResourceRequestParams) -> t.ReadResourceResult:
+    async def read(self, asked: ServerRequestContext, wanted: t.ReadResourceRequestParams) -> t.ReadResourceResult:
         """Read a resource."""
         address = str(wanted.uri)
         try:
             with limpet_errors(address):
-                found = await read(self._app, address)
+                found = await read(self._app, address, _caller(asked))
         except LimpetError as error:
             raise _refusal(error) from error
         content = t.TextResourceContents(uri=address, mime_type=JSON, text=_text(found))
         return t.ReadResourceResult(contents=[content])
+
+
+def _caller(asked: ServerRequestContext) -> Principal:
+    """Return the authenticated caller over HTTP, or the process that started this one."""
+    caller: Principal = LOCAL if asked.request is None else asked.request.scope[PRINCIPAL]
+    return caller
 
 
 def _tool(operation: Operation) -> t.Tool:

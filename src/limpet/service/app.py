@@ -265,7 +265,7 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
     @overload
     async def start(self, agent: str, input: Any = None, /, **how: Unpack[StartOptions]) -> Handle[Any]: ...
 
-    @command("/runs", result=RunInfo, example="support --id ticket-42 --input '{...}'")
+    @command("/runs", needs="control", result=RunInfo, example="support --id ticket-42 --input '{...}'")
     async def start(
         self,
         agent: Annotated[

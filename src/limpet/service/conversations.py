@@ -37,7 +37,15 @@ SEARCHED = 20
 ENDS = ("run.completed", "run.failed", "run.cancelled")
 # More tokens than any conversation has.
 LARGEST = 1 << 62
-__all__ = ["CompactionInfo", "ConversationInfo", "Conversations", "SessionInfo", "last_message_at"]
+__all__ = ["CompactionInfo", "ConversationInfo", "Conversations", "Delivery", "SessionInfo", "last_message_at"]
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """The delivery of a message to a conversation."""
+
+    run: str | None
+    """Run that receives it; None if it waits for the next run."""
 
 
 @dataclass(frozen=True, kw_only=True)

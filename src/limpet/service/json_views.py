@@ -21,7 +21,7 @@ from limpet.llm import model
 from limpet.service.artifacts import ArtifactPiece
 from limpet.service.benchmark import Measurement
 from limpet.service.compare import Comparison
-from limpet.service.conversations import CompactionInfo, ConversationInfo, SessionInfo
+from limpet.service.conversations import CompactionInfo, ConversationInfo, Delivery, SessionInfo
 from limpet.service.diffs import Diff
 from limpet.service.doctor import Finding
 from limpet.service.error_records import ErrorInfo
@@ -67,6 +67,7 @@ VIEWS: Mapping[str, type] = {
     "a conversation": ConversationInfo,
     "a compaction": CompactionInfo,
     "a session": SessionInfo,
+    "a delivery of a message": Delivery,
     "an agent": AgentInfo,
     "a worker": WorkerInfo,
     "counts": Stats,

@@ -20,9 +20,11 @@ import msgspec
 
 from limpet.clock import Duration
 from limpet.engine.execution.handle import Handle
+from limpet.engine.execution.principal import Principal
 from limpet.engine.execution.views import RunInfo
 from limpet.errors import InvalidArgument, LimpetError, QueryTimeout, Unexpected
 from limpet.redaction import hide_secrets_in
+from limpet.service.access import Permission, check_permission
 from limpet.service.json_values import as_json
 from limpet.service.page import Page
 
@@ -43,7 +45,6 @@ __all__ = [
     "Parameter",
     "RequestId",
     "Resource",
-    "Role",
     "RunId",
     "Since",
     "StepNumber",
@@ -58,10 +59,7 @@ lines = logging.getLogger("limpet")
 F = TypeVar("F", bound=Callable[..., Any])
 
 Door = Literal["python", "cli", "http", "mcp"]
-Role = Literal["viewer", "approver", "operator", "admin"]
-"""Who may use an operation: look, decide requests, control runs, or maintain the store."""
 ALL_DOORS: frozenset[Door] = frozenset({"python", "cli", "http", "mcp"})
-LOCAL: frozenset[Door] = frozenset({"python", "cli"})
 # Maximum number of items in a page, and of bytes in a result.
 MAX_ITEMS = 1000
 MAX_BYTES = 4_000_000
@@ -69,6 +67,8 @@ MAX_BYTES = 4_000_000
 TIMEOUT = 60
 # The largest integer that is exact in every language, JavaScript included.
 MAX_INTEGER = 2**53 - 1
+# Parameters that follow from the request of a caller over HTTP or MCP.
+FROM_REQUEST = ("by", "command_id")
 # The default of a parameter that has none.
 REQUIRED: Any = object()
 
@@ -155,11 +155,12 @@ class Operation:
     """HTTP path. Parameters in braces are part of the path."""
     function: Callable[..., Awaitable[Any]]
     doors: frozenset[Door] = ALL_DOORS
-    role: Role = "viewer"
+    needs: tuple[Permission, ...]
+    """A caller over HTTP or MCP needs one of these permissions."""
     topic: str = ""
     example: str = ""
     """Arguments of the command line, as an example."""
-    shows_payloads: bool = False
+    is_raw: bool = False
     """Whether the result may contain credentials: it is not redacted."""
     is_idempotent: bool = True
     is_destructive: bool = False
@@ -209,21 +210,29 @@ class Operation:
         return found
 
     @cached_property
+    def sent(self) -> Mapping[str, Parameter]:
+        """The parameters that callers over HTTP and MCP send.
+
+        Who sends a command, and the command's id, follow from the request.
+        """
+        return {name: each for name, each in self.parameters.items() if name not in FROM_REQUEST}
+
+    @cached_property
     def _arguments(self) -> type[msgspec.Struct]:
         fields: list[Any] = []
-        for each in self.parameters.values():
+        for each in self.sent.values():
             default = msgspec.field(default_factory=list) if each.default == [] else each.default
             fields.append((each.name, each.type) if each.is_required else (each.name, each.type, default))
         return msgspec.defstruct(self.name, fields, kw_only=True, forbid_unknown_fields=True)
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """JSON Schema of the arguments."""
+        """JSON Schema of the arguments that callers send."""
         _, parts = msgspec.json.schema_components([self._arguments], ref_template="#/$defs/{name}")
         found = parts.pop(self.name)
         properties = {
             name: {"description": each.about.description, **found["properties"][name], **_limits(each.about)}
-            for name, each in self.parameters.items()
+            for name, each in self.sent.items()
         }
         whole = {"type": "object", "properties": properties, "required": found.get("required", [])}
         return {**whole, "additionalProperties": False, **({"$defs": parts} if parts else {})}
@@ -242,16 +251,29 @@ class Operation:
         """Names of the parameters in the path."""
         return tuple(re.findall(r"{(\w+)}", self.path or ""))
 
-    async def run(self, app: Any, arguments: Mapping[str, Any]) -> Any:
-        """Validate the arguments, run the operation, and return its result as redacted plain JSON. Raises only
-        LimpetError.
+    async def run(
+        self, app: Any, arguments: Mapping[str, Any], *, who: Principal, command_id: str | None = None
+    ) -> Any:
+        """Run the operation for an authenticated caller, and return its result as redacted plain JSON.
+
+        Raises only LimpetError: also NotPermitted. A repeated `command_id` has no further effect.
         """
-        found = await self.call(app, arguments)
+        check_permission(who, self.name, self.needs)
+        checked = self._checked(arguments, self.sent)
+        if "by" in self.parameters:
+            checked["by"] = who
+        if command_id is not None:  # a new run gets it as its id
+            given = "command_id" if "command_id" in self.parameters else "id"
+            if checked.get(given) is None and given in self.parameters:
+                checked[given] = command_id
+        found = await self._call(app, checked)
         return await asyncio.to_thread(self.to_json, found)  # encoding a large result takes long
 
     async def call(self, app: Any, arguments: Mapping[str, Any]) -> Any:
         """Validate the arguments, run the operation, and return its result. Raises only LimpetError."""
-        checked = self._checked(arguments)
+        return await self._call(app, self._checked(arguments, self.parameters))
+
+    async def _call(self, app: Any, checked: dict[str, Any]) -> Any:
         positional = [checked.pop(name) for name in list(checked) if self.is_positional(name)]
         with limpet_errors(self.name):
             async with asyncio.timeout(TIMEOUT):
@@ -259,23 +281,25 @@ class Operation:
                 found = await method(app, *positional, **checked)
                 if self.result_type is RunInfo and not isinstance(found, RunInfo):
                     found = await app.info(found.id if isinstance(found, Handle) else positional[0])
+                elif hasattr(self.result, "__dataclass_fields__") and not isinstance(found, self.result):
+                    found = self.result(found)
         return found
 
     def to_json(self, found: Any) -> Any:
         """Return a result as plain JSON, redacted and of limited size."""
         plain = as_json(found)
-        return bounded(plain if self.shows_payloads else hide_secrets_in(plain), is_page=isinstance(found, Page))
+        return bounded(plain if self.is_raw else hide_secrets_in(plain), is_page=isinstance(found, Page))
 
-    def _checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _checked(self, arguments: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> dict[str, Any]:
         """Return the arguments with their types; text is converted. Raises InvalidArgument."""
-        for name in arguments.keys() - self.parameters.keys():
-            takes = ", ".join(self.parameters) or "none"
+        for name in arguments.keys() - parameters.keys():
+            takes = ", ".join(parameters) or "none"
             raise InvalidArgument(path=name, reason=f"unknown argument; {self.name} takes {takes}")
-        for name, each in self.parameters.items():
+        for name, each in parameters.items():
             if each.is_required and name not in arguments:
                 raise InvalidArgument(path=name, reason="is required")
         found: dict[str, Any] = {}
-        for name, each in self.parameters.items():
+        for name, each in parameters.items():
             if name not in arguments:
                 found[name] = each.default
                 continue
@@ -290,14 +314,21 @@ class Operation:
         return found
 
 
-def query(path: str | None, **more: Any) -> Callable[[F], F]:
+Needs = Permission | tuple[Permission, ...]
+
+
+def query(path: str | None, *, needs: Needs, **more: Any) -> Callable[[F], F]:
     """Declare a method as a query: it changes nothing."""
-    return _declare(is_command=False, path=path, **more)
+    return _declare(is_command=False, path=path, needs=_all(needs), **more)
 
 
-def command(path: str | None, **more: Any) -> Callable[[F], F]:
-    """Declare a method as a command. So far, only Python and the command line offer commands."""
-    return _declare(is_command=True, path=path, **{"doors": LOCAL, "role": "operator", **more})
+def command(path: str | None, *, needs: Needs, **more: Any) -> Callable[[F], F]:
+    """Declare a method as a command. MCP does not offer commands so far."""
+    return _declare(is_command=True, path=path, needs=_all(needs), **{"doors": ALL_DOORS - {"mcp"}, **more})
+
+
+def _all(needs: Needs) -> tuple[Permission, ...]:
+    return needs if isinstance(needs, tuple) else (needs,)
 
 
 def _declare(**more: Any) -> Callable[[F], F]:

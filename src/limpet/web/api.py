@@ -3,9 +3,10 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import cache
 from typing import Any, get_origin
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -14,12 +15,25 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from limpet.errors import DefinitionError, InvalidArgument, LimpetError, NotFound, StoreUnavailable
+from limpet.engine.execution.principal import Principal
+from limpet.engine.execution.views import RunInfo
+from limpet.errors import (
+    DefinitionError,
+    InvalidArgument,
+    LimpetError,
+    NotDone,
+    NotFound,
+    RunCancelled,
+    RunFailed,
+    StoreUnavailable,
+)
+from limpet.service.access import PRINCIPAL, check_permission
 from limpet.service.app import App
 from limpet.service.operation import Operation, operations_of
 from limpet.web.guard import LOCAL, Auth, Guard
-from limpet.web.openapi import ROOT, document
+from limpet.web.openapi import CREATING, ROOT, document
 from limpet.web.replies import answered, refused
+from limpet.web.requests import Refusal, body_of, command_id_of, waiting_time
 
 __all__ = ["Mounted", "asgi"]
 
@@ -83,22 +97,52 @@ def _open(app: App, others: Collection[Callable[[], Any]]) -> Callable[[Starlett
 
 def _route(app: App, operation: Operation, room: asyncio.Semaphore) -> Route:
     """Return the route of an operation."""
-    lists = {name for name, each in operation.parameters.items() if get_origin(each.type) is list}
+    lists = {name for name, each in operation.sent.items() if get_origin(each.type) is list}
 
     async def ask(request: Request) -> Response:
-        query, path = request.query_params, request.path_params
-        given = {name: _one_or_all(query.getlist(name), name in lists) for name in query}
+        path = request.path_params
         try:
             if not app.is_open:
                 raise StoreUnavailable(reason="the app is not open", fix=NOT_OPEN)
+            who: Principal = request.scope[PRINCIPAL]
+            check_permission(who, operation.name, operation.needs)
+            given = await body_of(request) if operation.is_command else _query(request, lists)
             for name in path.keys() & given.keys():
-                raise InvalidArgument(path=name, reason="already given in the path", fix="Remove the query parameter.")
+                raise InvalidArgument(path=name, reason="already given in the path", fix="Leave it out there.")
+            wait = waiting_time(request.headers)
+            key = command_id_of(request.headers, who, operation.name) if operation.is_command else None
             async with room:
-                return answered(await _while_there(request, operation.run(app, {**given, **path})))
+                work = operation.run(app, {**given, **path}, who=who, command_id=key)
+                found = await _while_there(request, work)
+            if wait and operation.result_type is RunInfo:
+                found = operation.to_json(await _while_there(request, _ended(app, found["id"], wait)))
+        except Refusal as refusal:
+            return refused(refusal.error, refusal.status)
         except LimpetError as error:
             return refused(error)
+        return _reply(operation, found)
 
     return Route(f"{ROOT}{operation.path}", ask, methods=[operation.http_method])
+
+
+def _query(request: Request, lists: Collection[str]) -> dict[str, Any]:
+    query = request.query_params
+    return {name: _one_or_all(query.getlist(name), name in lists) for name in query}
+
+
+def _reply(operation: Operation, found: Any) -> Response:
+    """Return the result; a new run has its own address."""
+    if operation.name not in CREATING:
+        return answered(found)
+    return answered(found, 201, {"location": f"{ROOT}/runs/{quote(found['id'], safe='')}"})
+
+
+async def _ended(app: App, run: str, wait: float) -> RunInfo:
+    """Return a run as it is once it has ended, or after some seconds."""
+    handle = await app.get(run)
+    with suppress(NotDone, RunFailed, RunCancelled):  # the reply says which of them
+        await handle.result(timeout=wait, quiet=True)
+    return await app.info(run)
 
 
 async def _while_there(request: Request, work: Coroutine[Any, Any, Any]) -> Any:

@@ -15,7 +15,9 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from limpet.engine.execution.principal import Principal
 from limpet.errors import AuthUnavailable, DefinitionError, LimpetError, NotAuthenticated, WrongHost, WrongOrigin
+from limpet.service.access import PRINCIPAL
 from limpet.web.replies import refused
 
 __all__ = ["LOCAL", "Auth", "Guard"]
@@ -32,8 +34,10 @@ HEADERS = {
     "x-content-type-options": "nosniff",
 }
 
-Auth = str | Sequence[str] | Callable[[str], bool | Awaitable[bool]]
-"""A token, several tokens, or a function that returns whether a token is valid."""
+Auth = str | Sequence[str] | Callable[[str], Principal | Awaitable[Principal | None] | None]
+"""A token, several tokens, or a function that returns whose token it is, None if it is not valid."""
+ENV = Principal(name="env", kind="service", roles=("operator",), door="http")
+"""The caller with a token from LIMPET_TOKEN, or one that is passed as text."""
 
 
 class Guard:
@@ -41,7 +45,7 @@ class Guard:
 
     def __init__(self, inside: ASGIApp, *, auth: Auth, hosts: Collection[str]) -> None:
         self._inside = inside
-        self._knows = auth if callable(auth) else _one_of([auth] if isinstance(auth, str) else auth)
+        self._find = auth if callable(auth) else _one_of([auth] if isinstance(auth, str) else auth)
         self._hosts = frozenset(map(_named, hosts))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,35 +59,38 @@ class Guard:
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            error = await self._refusal(Headers(scope=scope))
-        except LimpetError as failed:
-            error = failed
-        await (self._inside if error is None else refused(error))(scope, receive, send)
+            scope[PRINCIPAL] = await self._admit(Headers(scope=scope))
+        except LimpetError as error:
+            await refused(error)(scope, receive, send)
+        else:
+            await self._inside(scope, receive, send)
 
-    async def _refusal(self, headers: Headers) -> LimpetError | None:
-        """Return why a request is refused, or None."""
+    async def _admit(self, headers: Headers) -> Principal:
+        """Return the caller of a request. Raises the reason for which the request is refused."""
         host, origins = _only(headers, "host"), headers.getlist("origin")
         if host is None or _name_of(host) not in self._hosts:
-            return WrongHost(
+            raise WrongHost(
                 host=host or "", fix="" if host else "Send exactly one Host header, with the server's name."
             )
         if origins and (len(origins) > 1 or _place_of(origins[0]) != host.lower()):
-            return WrongOrigin(origin=", ".join(origins))
+            raise WrongOrigin(origin=", ".join(origins))
         scheme, _, token = (_only(headers, "authorization") or "").partition(" ")
-        if scheme.lower() != "bearer" or not await self._is_good(token.strip()):
-            return NotAuthenticated()
-        return None
+        who = await self._owner(token.strip()) if scheme.lower() == "bearer" else None
+        if who is None:
+            raise NotAuthenticated
+        return who
 
-    async def _is_good(self, token: str) -> bool:
+    async def _owner(self, token: str) -> Principal | None:
+        """Return whose token it is."""
         try:
-            found = self._knows(token)
+            found = self._find(token)
             return await found if isawaitable(found) else found
         except Exception as error:
             log.exception("auth: the function that checks tokens failed")
             raise AuthUnavailable from error  # its text is not for callers that have not authenticated
 
 
-def _one_of(tokens: Sequence[str]) -> Callable[[str], bool]:
+def _one_of(tokens: Sequence[str]) -> Callable[[str], Principal | None]:
     """Return a function that checks a token in constant time."""
     if not tokens:
         raise DefinitionError(what="auth", reason="no token was given, so no client could authenticate")
@@ -95,11 +102,11 @@ def _one_of(tokens: Sequence[str]) -> Callable[[str], bool]:
             raise DefinitionError(what="auth", reason=reason)
     known = [_hash(each) for each in tokens]
 
-    def is_known(token: str) -> bool:
+    def find(token: str) -> Principal | None:
         given = _hash(token)
-        return sum(hmac.compare_digest(given, each) for each in known) > 0  # constant time: compare with all
+        return ENV if sum(hmac.compare_digest(given, each) for each in known) else None  # constant time: with all
 
-    return is_known
+    return find
 
 
 def _hash(token: str) -> bytes:

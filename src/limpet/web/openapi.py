@@ -1,27 +1,49 @@
 """The OpenAPI description of the HTTP API, made from the operations."""
 
 from collections.abc import Iterable, Mapping
+from types import NoneType
 from typing import Any, get_args, get_origin
 
+from limpet.engine.execution.views import RunInfo
 from limpet.service.json_views import VERSION, name_of, schemas
 from limpet.service.operation import Operation
 from limpet.service.page import Page
+from limpet.web.replies import PROBLEM
 
-__all__ = ["ROOT", "document"]
+__all__ = ["CREATING", "ROOT", "document"]
 
 ROOT = f"/v{VERSION}"
 SCHEMAS = "#/components/schemas/"
-ERROR = {
-    "title": "Error",
+# Operations that create a run.
+CREATING = ("start", "fork")
+PROBLEM_SCHEMA = {
+    "title": "Problem",
     "type": "object",
-    "description": "An error, as all interfaces return it.",
+    "description": "An error (RFC 9457), with the same code, facts and hint as in every interface.",
     "properties": {
+        "type": {"type": "string", "description": "The code as a URN.", "examples": ["urn:limpet:error:not_found"]},
+        "title": {"type": "string", "description": "Name of the status.", "examples": ["Not Found"]},
+        "status": {"type": "integer", "description": "HTTP status.", "examples": [404]},
+        "detail": {"type": "string", "description": "What happened."},
         "code": {"type": "string", "description": "It never changes.", "examples": ["not_found"]},
-        "message": {"type": "string", "description": "What happened."},
-        "facts": {"type": "object", "description": "What the message is about, by name."},
+        "facts": {"type": "object", "description": "What the detail is about, by name."},
         "hint": {"type": "string", "description": "What to type or change."},
     },
-    "required": ["code", "message", "facts", "hint"],
+    "required": ["type", "title", "status", "detail", "code", "facts", "hint"],
+}
+KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "Your id of this command. Repeating the same request with it has no further effect.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255, "examples": ["order-42"]},
+}
+WAIT = {
+    "name": "Prefer",
+    "in": "header",
+    "required": False,
+    "description": "`wait=10` waits up to 10 seconds for the end of the run.",
+    "schema": {"type": "string", "examples": ["wait=10"]},
 }
 
 
@@ -35,7 +57,7 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
         "info": {"title": "Limpet", "version": str(VERSION)},
         "paths": paths,
         "components": {
-            "schemas": {**schemas(SCHEMAS), "Error": ERROR},
+            "schemas": {**schemas(SCHEMAS), "Problem": PROBLEM_SCHEMA},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"token": []}],
@@ -43,20 +65,32 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
-    return {
+    is_new = "201" if operation.name in CREATING else "200"
+    described = {
         "operationId": operation.name,
+        "tags": [operation.topic],
         "summary": operation.summary,
         "description": operation.description,
         "parameters": _parameters(operation),
         "responses": {
-            "200": _content("What was asked for.", _schema_of(operation.result_type)),
-            "default": _content("An error, with a hint.", {"$ref": f"{SCHEMAS}Error"}),
+            is_new: _content("What was asked for.", _schema_of(operation.result_type)),
+            "default": _content("An error, with a hint.", {"$ref": f"{SCHEMAS}Problem"}, PROBLEM),
         },
     }
+    return described | ({"requestBody": _body(operation)} if operation.is_command else {})
 
 
-def _content(words: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {"description": words, "content": {"application/json": {"schema": schema}}}
+def _body(operation: Operation) -> dict[str, Any]:
+    """Return the description of the body of a command: its arguments that are not in the path."""
+    schema = operation.schema
+    properties = {name: each for name, each in schema["properties"].items() if name not in operation.in_path}
+    required = [name for name in schema["required"] if name in properties]
+    whole = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return {"required": bool(required), "content": {"application/json": {"schema": whole}}}
+
+
+def _content(words: str, schema: Mapping[str, Any], kind: str = "application/json") -> dict[str, Any]:
+    return {"description": words, "content": {kind: {"schema": schema}}}
 
 
 def _schema_of(form: Any) -> dict[str, Any]:
@@ -64,13 +98,15 @@ def _schema_of(form: Any) -> dict[str, Any]:
         items = {"type": "array", "items": _schema_of(get_args(form)[0])}
         after = {"anyOf": [{"type": "string"}, {"type": "null"}], "description": "Pass it as `cursor` to read on."}
         return {"type": "object", "properties": {"items": items, "next": after}, "required": ["items", "next"]}
+    if NoneType in get_args(form):
+        return {"anyOf": [*(_schema_of(each) for each in get_args(form) if each is not NoneType), {"type": "null"}]}
     return {"$ref": f"{SCHEMAS}{name_of(form)}"}
 
 
 def _parameters(operation: Operation) -> list[dict[str, Any]]:
     schema = operation.schema
     required = schema.get("required", ())
-    return [
+    found = [
         {
             "name": name,
             "in": "path" if name in operation.in_path else "query",
@@ -79,7 +115,11 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
             "schema": _without_null({key: value for key, value in about.items() if key != "description"}),
         }
         for name, about in schema["properties"].items()
+        if name in operation.in_path or not operation.is_command
     ]
+    if operation.is_command:
+        found += [KEY, WAIT] if operation.result_type is RunInfo else [KEY]
+    return found
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:

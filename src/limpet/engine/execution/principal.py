@@ -3,7 +3,12 @@
 from dataclasses import dataclass, replace
 from typing import Literal, TypedDict
 
-__all__ = ["Principal", "Sender", "principal_of", "sent_by_run"]
+__all__ = ["Principal", "Right", "Role", "Sender", "principal_of", "sent_by_run"]
+
+Role = Literal["viewer", "operator", "approver", "auditor", "worker", "admin"]
+"""What a caller over HTTP or MCP may do: look at runs, control them, decide requests, audit, work, or maintain."""
+Right = Literal["raw", "approve-by-agent"]
+"""A right beyond the roles: read data that is not redacted; decide approvals as a service."""
 
 
 class Sender(TypedDict):
@@ -23,6 +28,12 @@ class Principal:
     """Groups that the sender belongs to, in addition to those that the app knows."""
     door: str = ""
     """The interface through which the command came; the app's own by default."""
+    roles: tuple[Role, ...] = ()
+    """Roles of a caller over HTTP or MCP. Code that opens the app itself needs none."""
+    rights: tuple[Right, ...] = ()
+    """Rights beyond the roles."""
+    tenant: str = ""
+    """The store that the caller belongs to, if a server has several."""
 
     @property
     def sender(self) -> Sender:

@@ -55,7 +55,7 @@ class Control(AppCore):
 
     topic = "Control runs"
 
-    @command("/runs/{run}/resume", result=RunInfo, example="ticket-42")
+    @command("/runs/{run}/resume", needs="control", result=RunInfo, example="ticket-42")
     async def resume(self, run: RunId, /, *, by: By = None, command_id: CommandId = None) -> Handle[Any]:
         """Resume a paused run, or a failed one from its failed step. A completed run is left unchanged."""
         row = await run_of(self.store, run)
@@ -64,7 +64,9 @@ class Control(AppCore):
             await self._send(run, b.ResumeRequested(command=self._command_id(command_id), **sender))
         return Handle(self._port, run, self._find_code(row.agent, row.agent_version))
 
-    @command("/runs/{run}/extend", result=RunInfo, example="ticket-42 --budget max_steps=40 --deadline 2h")
+    @command(
+        "/runs/{run}/extend", needs="control", result=RunInfo, example="ticket-42 --budget max_steps=40 --deadline 2h"
+    )
     async def extend(
         self,
         run: RunId,
@@ -115,7 +117,7 @@ class Control(AppCore):
         await self._inbox.answer(request, given, who, id)
         return True
 
-    @command("/runs/{run}/pause", result=RunInfo, example="ticket-42")
+    @command("/runs/{run}/pause", needs="control", result=RunInfo, example="ticket-42")
     async def pause(
         self,
         run: RunId,
@@ -132,6 +134,7 @@ class Control(AppCore):
 
     @command(
         "/runs/{run}/cancel",
+        needs="control",
         result=RunInfo,
         is_destructive=True,
         example='ticket-42 --reason "the customer withdrew it"',
@@ -150,7 +153,13 @@ class Control(AppCore):
         reason, sender = self.store.redaction.text(reason), self._principal(by).sender
         await self._send(run, b.CancelRequested(command=self._command_id(command_id), reason=reason, **sender))
 
-    @command("/runs/{run}/patch", result=RunInfo, is_idempotent=False, example="""ticket-42 --facts '{"cents": 900}'""")
+    @command(
+        "/runs/{run}/patch",
+        needs="control",
+        result=RunInfo,
+        is_idempotent=False,
+        example="""ticket-42 --facts '{"cents": 900}'""",
+    )
     async def patch(
         self, run: RunId, /, *, by: By = None, command_id: CommandId = None, **change: Unpack[PatchParams]
     ) -> None:
@@ -168,6 +177,7 @@ class Control(AppCore):
 
     @command(
         "/runs/{run}/signals/{name}",
+        needs="control",
         result=RunInfo,
         is_idempotent=False,
         example="""ticket-42 paid '{"cents": 900}'""",

@@ -15,17 +15,17 @@ class Fleet(AppCore):
 
     topic = "Search all runs"
 
-    @query("/agents")
+    @query("/agents", needs="look")
     async def agents(self) -> Page[AgentInfo]:
         """List the agents that have been registered in the store, by any process."""
         return Page(await agents_of(self.store, self._time.now()))
 
-    @query("/workers")
+    @query("/workers", needs="look")
     async def workers(self) -> Page[WorkerInfo]:
         """List the registered workers: the agents that each serves, and whether its lease is valid."""
         return Page(await workers_of(self.store, self._time.now()))
 
-    @query("/stats")
+    @query("/stats", needs="look")
     async def stats(self) -> Stats:
         """Count the runs, open requests and live workers."""
         return await stats_of(self.store, self._time.now())

@@ -29,7 +29,13 @@ class Forks(AppCore):
 
     topic = "Replay and fork"
 
-    @command("/runs/{run}/fork", result=RunInfo, is_idempotent=False, example="ticket-42 --at 6 --effects ask")
+    @command(
+        "/runs/{run}/fork",
+        needs="control",
+        result=RunInfo,
+        is_idempotent=False,
+        example="ticket-42 --at 6 --effects ask",
+    )
     async def fork(  # noqa: PLR0913 - keyword-only
         self,
         run: RunId,

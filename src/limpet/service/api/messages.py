@@ -7,7 +7,7 @@ from limpet.engine.run.compaction import Summarise, Summariser
 from limpet.engine.run.conversation import Message
 from limpet.service.api.control import By
 from limpet.service.api.core import AppCore
-from limpet.service.conversations import CompactionInfo, ConversationInfo, SessionInfo
+from limpet.service.conversations import CompactionInfo, ConversationInfo, Delivery, SessionInfo
 from limpet.service.operation import (
     MAX_INTEGER,
     CommandId,
@@ -31,7 +31,13 @@ class Messages(AppCore):
 
     topic = "Conversations"
 
-    @command("/conversations/{conversation}/messages", is_idempotent=False, example='chat-7 "and the other one?"')
+    @command(
+        "/conversations/{conversation}/messages",
+        needs="control",
+        result=Delivery,
+        is_idempotent=False,
+        example='chat-7 "and the other one?"',
+    )
     async def say(
         self,
         conversation: ConversationId,
@@ -52,7 +58,7 @@ class Messages(AppCore):
             conversation, text, actor=self._actor, interrupt=interrupt, id=id, sender=sender
         )
 
-    @query("/conversations/{conversation}/messages", example="chat-7 --last 10")
+    @query("/conversations/{conversation}/messages", needs="payloads", example="chat-7 --last 10")
     async def messages(
         self,
         conversation: ConversationId,
@@ -66,7 +72,11 @@ class Messages(AppCore):
         check_last(last)
         return await self._conversations.messages(conversation, limit=last, cursor=cursor, whole=whole)
 
-    @command("/conversations/{conversation}/compact", example='chat-7 "Ann wants a refund for o-1." --keep 1000')
+    @command(
+        "/conversations/{conversation}/compact",
+        needs="control",
+        example='chat-7 "Ann wants a refund for o-1." --keep 1000',
+    )
     async def compact(
         self,
         conversation: ConversationId,
@@ -95,7 +105,7 @@ class Messages(AppCore):
             conversation, summary, keep=keep, actor=self._actor, id=id, sender=sender
         )
 
-    @query("/conversations", example="--session ann-1")
+    @query("/conversations", needs="look", example="--session ann-1")
     async def conversations(
         self,
         *,
@@ -108,7 +118,7 @@ class Messages(AppCore):
         check_last(last)
         return await self._conversations.all(session, user, limit=last, cursor=cursor)
 
-    @query("/sessions")
+    @query("/sessions", needs="look")
     async def sessions(self, *, last: Last = 100, cursor: Cursor = None) -> Page[SessionInfo]:
         """List the sessions of the newest runs and conversations, the newest first."""
         check_last(last)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from limpet.arguments import checked
 from limpet.clock import Duration
 from limpet.engine.execution.principal import Principal
-from limpet.engine.execution.views import Request
+from limpet.engine.execution.views import Request, RunInfo
 from limpet.service.api.core import AppCore
 from limpet.service.inbox import Decided, GrantInfo
 from limpet.service.operation import CommandId, Cursor, InDoors, Limit, Param, RequestId, RunId, command, query
@@ -26,7 +26,7 @@ class Requests(AppCore):
 
     topic = "Decide requests"
 
-    @query("/inbox", example="--to finance --older-than 2h")
+    @query("/inbox", needs=("payloads", "decide"), example="--to finance --older-than 2h")
     async def inbox(
         self,
         *,
@@ -47,7 +47,7 @@ class Requests(AppCore):
         """
         return await self._inbox.inbox(to=to, run=run, risk=risk, older_than=older_than, limit=limit, cursor=cursor)
 
-    @command("/requests/{request}/answer", role="approver", example="01j9x red")
+    @command("/requests/{request}/answer", needs="decide", example="01j9x red")
     async def answer(
         self,
         request: GivenRequest,
@@ -60,7 +60,7 @@ class Requests(AppCore):
         """Answer a request. The answer must match what the request asks for. The first answer is final."""
         return await self._inbox.answer(request, answer, self._principal(by), self._command_id(command_id))
 
-    @command("/requests/{request}/approve", role="approver", example="""01j9x --args '{"cents": 900}'""")
+    @command("/requests/{request}/approve", needs="decide", example="""01j9x --args '{"cents": 900}'""")
     async def approve(
         self,
         request: GivenRequest,
@@ -81,7 +81,7 @@ class Requests(AppCore):
         who, id = self._principal(by), self._command_id(command_id)
         return await self._inbox.approve(request, who, id, args, standing=standing)
 
-    @command("/requests/{request}/reject", role="approver", example='01j9x --because "too much for one day"')
+    @command("/requests/{request}/reject", needs="decide", example='01j9x --because "too much for one day"')
     async def reject(
         self,
         request: GivenRequest,
@@ -94,12 +94,12 @@ class Requests(AppCore):
         """Reject a request, with a reason."""
         return await self._inbox.reject(request, self._principal(by), self._command_id(command_id), because)
 
-    @query("/runs/{run}/grants", example="ticket-42")
+    @query("/runs/{run}/grants", needs="look", example="ticket-42")
     async def grants(self, run: RunId, /) -> Page[GrantInfo]:
         """List the standing approvals of a run."""
         return Page(await self._inbox.grants(run))
 
-    @command("/runs/{run}/grants/{grant}/revoke", role="approver", example="ticket-42 01j9y")
+    @command("/runs/{run}/grants/{grant}/revoke", needs="maintain", result=RunInfo, example="ticket-42 01j9y")
     async def revoke(
         self,
         run: RunId,

@@ -1,0 +1,43 @@
+"""Who may use which operation: the permissions that operations need, and the roles that hold them.
+
+Roles apply where callers authenticate: over HTTP and MCP. Code that opens the app itself, and the command line on the
+same machine, can read and write the store anyway.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Literal, get_args
+
+from limpet.engine.execution.principal import Principal, Role
+from limpet.errors import NotPermitted
+
+__all__ = ["LOCAL", "PRINCIPAL", "ROLES", "Permission", "check_permission", "roles_with"]
+
+PRINCIPAL = "limpet.principal"
+"""Key of the authenticated caller in the scope of a request."""
+
+Permission = Literal["look", "payloads", "control", "decide", "audit", "maintain"]
+"""What an operation does: show runs without what they are about; show that, too; change runs; decide requests; show who
+did what; change the store itself.
+"""
+ROLES: Mapping[Role, frozenset[Permission]] = {
+    "viewer": frozenset({"look"}),
+    "operator": frozenset({"look", "payloads", "control"}),
+    "approver": frozenset({"decide"}),
+    "auditor": frozenset({"look", "payloads", "audit"}),
+    "worker": frozenset(),
+    "admin": frozenset({"look", "maintain"}),
+}
+assert set(ROLES) == set(get_args(Role))
+LOCAL = Principal(name="", roles=tuple(ROLES))
+"""A caller on the same machine, who can read the store anyway."""
+
+
+def roles_with(needs: Collection[Permission]) -> tuple[Role, ...]:
+    """Return the roles that may use an operation with one of these permissions."""
+    return tuple(role for role, held in ROLES.items() if not held.isdisjoint(needs))
+
+
+def check_permission(who: Principal, operation: str, needs: Collection[Permission]) -> None:
+    """Raise NotPermitted unless a caller has a role with one of these permissions."""
+    if all(ROLES[role].isdisjoint(needs) for role in who.roles):
+        raise NotPermitted(operation=operation, by=who.name, roles=roles_with(needs))
