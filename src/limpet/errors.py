@@ -998,6 +998,9 @@ class NotPermitted(LimpetError):
     _summary = "{by} may not use {operation}."
     _hint = "It needs one of these roles: {roles}. An admin creates a token with it: `limpet token create`."
 
+    def _shown(self) -> dict[str, object]:
+        return {**self.facts, "roles": ", ".join(self.roles)}
+
 
 @dataclass(eq=False, repr=False)
 class AuthUnavailable(LimpetError):

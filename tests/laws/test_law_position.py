@@ -10,6 +10,7 @@ from msgspec.structs import replace
 import limpet
 from limpet.events import PlanStatus
 from limpet.journal import load
+from limpet.service.access import LOCAL
 from limpet.service.app import App
 from limpet.service.operation import operations_of
 from limpet.service.views import position_info
@@ -57,8 +58,8 @@ async def positions(app: App, run: str) -> list[Any]:
     row, folded = await app.store.get(run), position_info((await load(app.store, run)).position)
     found: list[Any] = [{**vars_of(folded), "seq": row.seq}]
     found.append({**found[0], "step": row.step, "steps": row.steps, "item": row.item, "items": row.items})
-    found.append((await OPERATIONS["show"].run(app, {"run": run}))["run"]["position"])
-    found.append((await OPERATIONS["state"].run(app, {"run": run}))["position"])
+    found.append((await OPERATIONS["show"].run(app, {"run": run}, who=LOCAL))["run"]["position"])
+    found.append((await OPERATIONS["state"].run(app, {"run": run}, who=LOCAL))["position"])
     return found
 
 

@@ -1,4 +1,4 @@
-"""The HTTP interface: read-only queries over a store, for clients with a token."""
+"""The HTTP interface: queries and commands over a store, for clients with a token."""
 
 from importlib.util import find_spec
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import cache
 from typing import Any, get_origin
@@ -40,6 +40,7 @@ __all__ = ["Mounted", "asgi"]
 NOT_OPEN = "Open the app in the lifespan of the server: a mounted ASGI app gets no startup event."
 # Number of concurrent queries; further ones wait.
 AT_ONCE = 8
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 Mounted = tuple[ASGIApp, Callable[[], Any]]
 """Another ASGI application to serve behind the same guard, and a context to enter while the server runs."""
 
@@ -47,9 +48,10 @@ Mounted = tuple[ASGIApp, Callable[[], Any]]
 def asgi(
     app: App, *, auth: Auth | None = None, hosts: Collection[str] = LOCAL, also: Mapping[str, Mounted] | None = None
 ) -> ASGIApp:
-    """Return a read-only ASGI application over a store. Every request needs a token.
+    """Return an ASGI application over a store. Every request needs a token.
 
-    `auth` is a token, several tokens, or a function that returns whether a token is valid; the default is LIMPET_TOKEN.
+    `auth` is a token, several tokens, or a function that returns whose token it is, as a `Principal` with roles, and
+    None for an unknown one; the default is LIMPET_TOKEN. A caller with such a token is the operator `env`.
     `hosts` are the accepted host names. The application opens and closes the app with the server, unless it is already
     open. `also` maps paths to other applications to serve.
     """
@@ -61,7 +63,7 @@ def asgi(
     api = Starlette(
         routes=[
             Route("/openapi.json", _describing(operations)),
-            *(_route(app, each, room) for each in operations),
+            *(_route(path, handlers) for path, handlers in _handlers(app, operations, room).items()),
             *(Route(path, inside, methods=["POST"]) for path, (inside, _) in (also or {}).items()),
         ],
         lifespan=_open(app, [enter for _, enter in (also or {}).values()]),
@@ -71,7 +73,7 @@ def asgi(
     return Guard(api, auth=known, hosts=hosts)
 
 
-def _describing(operations: Sequence[Operation]) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+def _describing(operations: Sequence[Operation]) -> Handler:
     """Return a function that replies with the description of the API."""
     made = cache(lambda: document(operations))
 
@@ -95,8 +97,23 @@ def _open(app: App, others: Collection[Callable[[], Any]]) -> Callable[[Starlett
     return opened
 
 
-def _route(app: App, operation: Operation, room: asyncio.Semaphore) -> Route:
-    """Return the route of an operation."""
+def _handlers(app: App, operations: Iterable[Operation], room: asyncio.Semaphore) -> dict[str, dict[str, Handler]]:
+    """Return the handlers of all operations, by path and method."""
+    found: dict[str, dict[str, Handler]] = {}
+    for each in operations:
+        found.setdefault(f"{ROOT}{each.path}", {})[each.http_method] = _handler(app, each, room)
+    return found
+
+
+def _route(path: str, handlers: Mapping[str, Handler]) -> Route:
+    async def handle(request: Request) -> Response:
+        return await handlers["GET" if request.method == "HEAD" else request.method](request)
+
+    return Route(path, handle, methods=[*handlers])
+
+
+def _handler(app: App, operation: Operation, room: asyncio.Semaphore) -> Handler:
+    """Return the handler of an operation."""
     lists = {name for name, each in operation.sent.items() if get_origin(each.type) is list}
 
     async def ask(request: Request) -> Response:
@@ -122,7 +139,7 @@ def _route(app: App, operation: Operation, room: asyncio.Semaphore) -> Route:
             return refused(error)
         return _reply(operation, found)
 
-    return Route(f"{ROOT}{operation.path}", ask, methods=[operation.http_method])
+    return ask
 
 
 def _query(request: Request, lists: Collection[str]) -> dict[str, Any]:

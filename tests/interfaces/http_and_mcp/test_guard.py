@@ -140,12 +140,17 @@ async def test_unknown_hosts_and_foreign_origins_are_refused(
         assert (await client.get("/v1/stats", headers=two)).status_code == 421
 
 
-async def test_only_get_and_head_are_allowed(app: limpet.App) -> None:
+async def test_only_the_methods_of_a_path_are_allowed(app: limpet.App) -> None:
+    allowed: dict[str, set[str]] = {}
+    for each in OPERATIONS.values():
+        allowed.setdefault(f"/v1{each.path}", set()).update({"POST"} if each.is_command else {"GET", "HEAD"})
     async with client_of(asgi(app, auth=TOKEN)) as client:
-        for path, method in product((f"/v1{each.path}" for each in OPERATIONS.values()), UNSAFE):
+        for path, method in product(allowed, ["GET", *UNSAFE]):
+            if method in allowed[path]:
+                continue
             answer = await client.request(method, path, headers=GOOD)
             assert (answer.status_code, answer.json()["code"]) == (405, "not_found"), (method, path)
-            assert set(answer.headers["allow"].split(", ")) == {"GET", "HEAD"}
+            assert set(answer.headers["allow"].split(", ")) == allowed[path]
 
 
 def test_head_has_the_headers_of_get_and_no_body(server: httpx.Client) -> None:
@@ -174,8 +179,8 @@ async def test_only_the_documented_paths_exist(app: limpet.App) -> None:
     """There is no browser page for the API, because it would load code from elsewhere."""
     async with client_of(asgi(app, auth=TOKEN)) as client:
         described = (await client.get("/openapi.json", headers=GOOD)).json()
-        assert [*described["paths"]] == [f"/v1{each.path}" for each in OPERATIONS.values()]
-        assert all([*each] == ["get"] for each in described["paths"].values())
+        found = [(path, method.upper()) for path, methods in described["paths"].items() for method in methods]
+        assert sorted(found) == sorted((f"/v1{each.path}", each.http_method) for each in OPERATIONS.values())
         for path in ("/", "/docs", "/redoc", "/docs/oauth2-redirect", "/v1", "/v1/", "/v1/runs/", "/v2/runs", "/mcp"):
             answer = await client.get(path, headers=GOOD)
             assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), path
@@ -200,9 +205,12 @@ async def test_tokens_come_from_a_string_a_list_a_function_or_the_environment(
 ) -> None:
     """No token, or a short one, is refused when the app is made."""
 
-    async def knows(token: str) -> bool:
+    def whose(token: str) -> limpet.Principal | None:
+        return limpet.Principal(name="ann", roles=("viewer",)) if token == TOKEN else None
+
+    async def asked(token: str) -> limpet.Principal | None:
         await asyncio.sleep(0)  # noqa: TID251 - another service is asked
-        return token == TOKEN
+        return whose(token)
 
     async def is_accepted(inside: ASGIApp, token: str = TOKEN) -> bool:
         async with client_of(inside) as client:
@@ -210,7 +218,7 @@ async def test_tokens_come_from_a_string_a_list_a_function_or_the_environment(
             return answer.status_code == 200
 
     other = "another-token-of-mine"
-    for auth in (TOKEN, [other, TOKEN], (TOKEN,), knows, lambda token: token == TOKEN):
+    for auth in (TOKEN, [other, TOKEN], (TOKEN,), asked, whose):
         assert await is_accepted(asgi(app, auth=auth))
         assert not await is_accepted(asgi(app, auth=auth), "x" * 30)
     assert await is_accepted(asgi(app, auth=[other, TOKEN]), other)
@@ -226,7 +234,7 @@ async def test_tokens_come_from_a_string_a_list_a_function_or_the_environment(
         with pytest.raises(limpet.DefinitionError, match="is not a host name"):
             asgi(app, hosts=[host])
 
-    def broken(token: str) -> bool:
+    def broken(token: str) -> limpet.Principal:
         raise RuntimeError(f"no answer about {token}")
 
     async with client_of(asgi(app, auth=broken)) as client:
@@ -289,7 +297,7 @@ async def test_the_api_can_be_mounted_in_another_application(url: str) -> None:
     service.mount("/limpet", asgi(runs, auth=TOKEN))
     async with client_of(service) as client:
         closed = await client.get("/limpet/v1/runs", headers=GOOD)
-        assert (closed.status_code, "not open" in closed.json()["message"]) == (503, True)
+        assert (closed.status_code, "not open" in closed.json()["detail"]) == (503, True)
         async with runs:
             assert (await client.get("/limpet/v1/runs/refund-50", headers=GOOD)).json()["run"]["id"] == "refund-50"
             assert (await client.get("/limpet/v1/runs/refund-50")).status_code == 401

@@ -44,7 +44,7 @@ class Wider(limpet.App):
 
     topic = "Inspect runs"
 
-    @query("/runs/{run}/kinds", example="ticket-42")
+    @query("/runs/{run}/kinds", needs="look", example="ticket-42")
     async def kinds(
         self,
         run: RunId,
@@ -121,7 +121,8 @@ def test_every_parameter_is_described(operation: Operation) -> None:
         assert each.about.description, name
     assert operation.path
     assert not (operation.is_destructive and not operation.is_command)
-    assert operation.is_command == (operation.role != "viewer")
+    assert operation.needs
+    assert operation.is_command == {"control", "decide", "maintain"}.issuperset(operation.needs)
 
 
 def test_paths_are_unique() -> None:

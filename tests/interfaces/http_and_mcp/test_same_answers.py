@@ -15,7 +15,7 @@ from limpet.service.operation import operations_of
 from tests.interfaces.cli.run_cli import limpet as typing
 from tests.interfaces.http_and_mcp.clients import call_json, fill, over_http, over_pipes, serving
 
-OPERATIONS = {name: each for name, each in operations_of(limpet.App).items() if "http" in each.doors}
+OPERATIONS = {name: each for name, each in operations_of(limpet.App).items() if "mcp" in each.doors}
 
 Given = dict[str, Any]
 # Every operation: the call in Python, its command line arguments, and its parameters for the other interfaces.
@@ -122,13 +122,23 @@ async def test_all_interfaces_return_the_same_results(url: str, server: httpx.Cl
             Draft202012Validator(checked).validate(wanted)
 
 
+def as_everywhere(answer: httpx.Response) -> Any:
+    """Return a result or a problem as the other interfaces show it."""
+    found = answer.json()
+    if answer.headers["content-type"] != "application/problem+json":
+        return found
+    assert found["type"] == f"urn:limpet:error:{found['code']}"
+    assert found["status"] == answer.status_code
+    return {"code": found["code"], "message": found["detail"], "facts": found["facts"], "hint": found["hint"]}
+
+
 async def test_all_interfaces_return_the_same_context(url: str, server: httpx.Client) -> None:
     """At several points and sizes. A missing step raises the same error."""
     runs = ("refund-50", "refund-950", "talk-1", "talk-2", "letter-1")
     points: list[Given] = [{}, {"before": 1}, {"after": 1, "max_tokens": 60}, {"max_bytes": 200}]
     async with limpet.open(url, worker=False) as app, over_pipes(url) as pipes, over_http(server) as http:
         for run, given in product(runs, points):
-            said = http_get(server, "context", {"run": run, **given}).json()
+            said = as_everywhere(http_get(server, "context", {"run": run, **given}))
             try:
                 wanted = as_json(await app.context(run, **given))
             except limpet.NotFound as error:
