@@ -17,6 +17,7 @@ from limpet.cli.commands import command
 from limpet.cli.contents import contents_of
 from limpet.events import KINDS
 from limpet.service import json_views
+from limpet.service.access import roles_with
 from limpet.service.operation import operations_of
 from tests.guarantees import manifest
 
@@ -115,7 +116,8 @@ def operations_page(app: type = limpet.App) -> str:
         "# Operations",
         "",
         "Every query and command, as all interfaces offer it. `make fix` generates this page from the app's methods.",
-        "Commands are not offered over HTTP and MCP yet. Roles are named, and not enforced yet.",
+        "Over HTTP and MCP, a caller needs one of the roles. MCP does not offer commands yet. Over HTTP, `by` is the",
+        "caller, and `command_id` follows from the header `Idempotency-Key`.",
     ]
     found = operations_of(app)
     for topic in dict.fromkeys(each.topic for each in found.values()):
@@ -123,13 +125,14 @@ def operations_page(app: type = limpet.App) -> str:
             "",
             f"## {topic or 'Start runs'}",
             "",
-            "| name | HTTP | role | parameters | |",
+            "| name | HTTP | roles | parameters | |",
             "|---|---|---|---|---|",
         ]
         for each in (each for each in found.values() if each.topic == topic):
             takes = ", ".join(f"`{name}`" for name in each.parameters)
             address = f"{each.http_method} `/v1{each.path}`"
-            lines.append(f"| `{each.name}` | {address} | {each.role} | {takes} | {each.summary} |")
+            roles = ", ".join(roles_with(each.needs))
+            lines.append(f"| `{each.name}` | {address} | {roles} | {takes} | {each.summary} |")
     return "\n".join(lines) + "\n"
 
 

@@ -16,8 +16,8 @@ PRINCIPAL = "limpet.principal"
 """Key of the authenticated caller in the scope of a request."""
 
 Permission = Literal["look", "payloads", "control", "decide", "audit", "maintain"]
-"""What an operation does: show runs without what they are about; show that, too; change runs; decide requests; show who
-did what; change the store itself.
+"""A permission: see runs without their data; see that, too; change runs; decide requests; see who did what; change the
+store itself.
 """
 ROLES: Mapping[Role, frozenset[Permission]] = {
     "viewer": frozenset({"look"}),

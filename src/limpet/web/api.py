@@ -30,10 +30,10 @@ from limpet.errors import (
 from limpet.service.access import PRINCIPAL, check_permission
 from limpet.service.app import App
 from limpet.service.operation import Operation, operations_of
+from limpet.web.command_requests import EarlyReply, body_of, command_id_of, waiting_time
 from limpet.web.guard import LOCAL, Auth, Guard
 from limpet.web.openapi import CREATING, ROOT, document
 from limpet.web.replies import answered, refused
-from limpet.web.requests import Refusal, body_of, command_id_of, waiting_time
 
 __all__ = ["Mounted", "asgi"]
 
@@ -133,8 +133,8 @@ def _handler(app: App, operation: Operation, room: asyncio.Semaphore) -> Handler
                 found = await _while_there(request, work)
             if wait and operation.result_type is RunInfo:
                 found = operation.to_json(await _while_there(request, _ended(app, found["id"], wait)))
-        except Refusal as refusal:
-            return refused(refusal.error, refusal.status)
+        except EarlyReply as early:
+            return refused(early.error, early.status)
         except LimpetError as error:
             return refused(error)
         return _reply(operation, found)

@@ -11,7 +11,7 @@ from limpet.engine.execution.principal import Principal
 from limpet.errors import InvalidArgument, LimpetError
 from limpet.service.json_body import read_json
 
-__all__ = ["Refusal", "body_of", "command_id_of", "waiting_time"]
+__all__ = ["EarlyReply", "body_of", "command_id_of", "waiting_time"]
 
 # Largest body of a command, in bytes; larger data is passed by reference.
 LARGEST = 4 * 1024 * 1024
@@ -20,8 +20,8 @@ LONGEST = 60.0
 _WAIT = re.compile(r"(?:^|[,;\s])wait=([0-9]{1,6}(?:\.[0-9]{1,3})?)(?:$|[,;\s])")
 
 
-class Refusal(Exception):
-    """Ends a request with a status of its own."""
+class EarlyReply(Exception):
+    """Ends a request whose body cannot be read, with a status of its own."""
 
     def __init__(self, status: int, error: LimpetError) -> None:
         self.status, self.error = status, error
@@ -37,17 +37,17 @@ async def body_of(request: Request) -> dict[str, Any]:
         body += chunk
         if len(body) > LARGEST:
             reason = f"larger than {LARGEST // 1024**2} MiB"
-            raise Refusal(413, InvalidArgument(path="body", reason=reason, fix="Pass large data as a URL or path."))
+            raise EarlyReply(413, InvalidArgument(path="body", reason=reason, fix="Pass large data as a URL or path."))
     if not body:
         return {}
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         reason = f"has the content type {kind!r}"
-        raise Refusal(415, InvalidArgument(path="body", reason=reason, fix="Send JSON, as application/json."))
+        raise EarlyReply(415, InvalidArgument(path="body", reason=reason, fix="Send JSON, as application/json."))
     try:
         found = read_json(body, "body")
     except LimpetError as error:
-        raise Refusal(400, error) from error
+        raise EarlyReply(400, error) from error
     if not isinstance(found, dict):
         raise InvalidArgument(path="body", reason="is not an object", fix="Send the arguments by name.")
     return found
