@@ -159,7 +159,7 @@ async def test_an_llm_run_killed_at_any_commit_is_continued(
     ended = await run_cases(range(1, last) if full else range(7, last // 2, by), trial)
     await harness.check_all(kind, kills)
     print(f"killed at {ended.count(KILLED)} of {len(ended)} places")
-    assert ended.count(KILLED) > len(ended) * 0.6
+    assert ended.count(KILLED) > len(ended) * 0.5
     assert not full or ended[-1] == 0
 
 
