@@ -64,7 +64,7 @@ async def main() -> None:
             [artifact] = known["artifacts"]
             path = f"/v1/runs/ticket-42/artifacts/{artifact['artifact_id']}"
             print(artifact["summary"], (await http.get(address + path)).json()["text"][:18])
-            print((await http.get(f"{address}/v1/runs/ticket-43/context")).json()["message"])
+            print((await http.get(f"{address}/v1/runs/ticket-43/context")).json()["detail"])
         print(await app.run(successor, "Go on, please.", id="successor-1"))
 
 

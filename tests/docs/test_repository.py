@@ -286,7 +286,7 @@ def test_the_example_of_remote_queries_runs(tmp_path: Path) -> None:
     assert is_shown("serving.md", "ask_from_elsewhere.py", count=2)
     page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
     for each in OPERATIONS.values():
-        takes = ", ".join(f"`{name}`" for name in each.parameters if name not in each.in_path)
+        takes = ", ".join(f"`{name}`" for name in each.sent if name not in each.in_path)
         assert f"| `{each.name}` | `{each.path}` | {takes}{' ' if takes else ''}|" in page
     assert run(str(ROOT / "examples" / "ask_from_elsewhere.py"), cwd=tmp_path).splitlines() == [
         "settle o-1 refund ['order']",
