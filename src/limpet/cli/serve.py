@@ -47,7 +47,7 @@ def serve(
     url: OwnUrl = None,
     json: Json = False,
 ) -> None:
-    """Serve a read-only HTTP API, with MCP at /mcp, until Ctrl-C.
+    """Serve the HTTP API, with MCP at /mcp, until Ctrl-C.
 
     Clients authenticate with the token in LIMPET_TOKEN. If it is not set, Limpet creates a token and prints it. Traffic
     is not encrypted: on a shared network, put a TLS proxy in front.

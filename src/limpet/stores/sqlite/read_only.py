@@ -46,7 +46,7 @@ def why_read_only(path: Path) -> ReadOnlyStore | None:
         return ReadOnlyStore(reason=f"{path} is not writable for this user")
     beside = [path.with_name(f"{path.name}{suffix}") for suffix in ("-wal", "-shm", "-gate")]
     for each in beside:
-        if each.exists() and not os.access(each, os.W_OK):
+        if not os.access(each, os.W_OK) and each.exists():  # In this order: the last writer deletes some of them.
             return ReadOnlyStore(reason=f"{each} is not writable for this user")
     if not os.access(path.parent, os.W_OK) and not all(each.exists() for each in beside):
         return ReadOnlyStore(reason=f"the folder {path.parent} is not writable for this user")
