@@ -91,7 +91,7 @@ class Inbox:
         if found.kind == "budget" and isinstance(plain, dict):
             limits = msgspec.convert(plain, Limits)
             bodies.append(b.BudgetExtended(command=f"{id}:budget", limits=limits, **who.sender))
-        await self._send(found.run, *bodies, blobs=blobs, judged=self._addressees(found))
+        await self._send(found.run, *bodies, blobs=blobs, judged=self._addressees(found, who))
         return Decided(request=found.id, run=found.run, decision="answered", by=who.name)
 
     async def approve(
@@ -108,7 +108,7 @@ class Inbox:
         if standing:
             name = f"{id}:grant"
             bodies.append(b.GrantGiven(command=name, grant=name, tool=found.tool, request=found.id, **who.sender))
-        await self._send(found.run, *bodies, blobs=blobs, judged=self._addressees(found))
+        await self._send(found.run, *bodies, blobs=blobs, judged=self._addressees(found, who))
         return Decided(request=found.id, run=found.run, decision="approved", by=who.name)
 
     async def reject(self, request: str | Request, who: Principal, id: str, because: str) -> Decided:
@@ -116,7 +116,7 @@ class Inbox:
         found = await self._decidable(request, who, id)
         check_rejectable(found)
         decision = self._decision(found, "rejected", who, id, because=self._store.redaction.text(because))
-        await self._send(found.run, decision, judged=self._addressees(found))
+        await self._send(found.run, decision, judged=self._addressees(found, who))
         return Decided(request=found.id, run=found.run, decision="rejected", by=who.name)
 
     async def grants(self, run: str) -> list[GrantInfo]:
@@ -140,9 +140,8 @@ class Inbox:
         A request that this very command has decided is returned, too: the command is repeated.
         """
         found = await self._find(request if isinstance(request, str) else request.id, id)
-        is_asked = self._settings.people is None or {ANYONE, who.name, *self._groups(who.name), *who.groups} & set(
-            found.to
-        )
+        mine = {ANYONE, who.name, *self._groups(who.name), *who.groups}
+        is_asked = not self._checks(who) or mine & set(found.to)
         if not who.name or not is_asked:
             raise NotAllowed(request=found.id, by=who.name, to=found.to)
         return found
@@ -156,11 +155,13 @@ class Inbox:
                 raise
             return await request_of(self._store, row)
 
-    def _addressees(self, request: Request) -> tuple[str, ...] | None:
-        """Return the addressees that the check used, if groups are configured. The store rejects the command if they
-        changed.
-        """
-        return None if self._settings.people is None else request.to
+    def _checks(self, who: Principal) -> bool:
+        """Return whether only addressees may decide: groups are configured, or the caller has authenticated."""
+        return self._settings.people is not None or bool(who.roles)
+
+    def _addressees(self, request: Request, who: Principal) -> tuple[str, ...] | None:
+        """Return the addressees that the check used, if there was one. The store refuses others."""
+        return request.to if self._checks(who) else None
 
     def _groups(self, person: str) -> Sequence[str]:
         return [group for group, members in (self._settings.people or {}).items() if person in members]

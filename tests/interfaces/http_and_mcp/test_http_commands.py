@@ -41,10 +41,15 @@ async def asker(run: limpet.Run, name: str) -> str:
     return f"{colour} {await run.receive('go', str)}"
 
 
+@limpet.agent(name="commands_for_sales")
+async def for_sales(run: limpet.Run) -> bool:
+    return bool(await run.ask("Ship it?", to="sales"))
+
+
 @asynccontextmanager
 async def served(url: str) -> AsyncIterator[tuple[limpet.App, dict[Role, httpx.AsyncClient]]]:
     """Yield an app with a worker, and a client for each role."""
-    async with limpet.open(url, agents=[payer, asker]) as app:
+    async with limpet.open(url, agents=[payer, asker, for_sales]) as app:
         transport = httpx.ASGITransport(asgi(app, auth=PEOPLE.get))  # type: ignore[arg-type] # a token is a role
         clients = {
             role: httpx.AsyncClient(
@@ -112,6 +117,16 @@ async def test_an_approval_is_given_or_refused(tmp_path: Path) -> None:
                     await handle.result()
 
 
+async def test_a_caller_decides_only_requests_for_them(tmp_path: Path) -> None:
+    """Also if the app has no `people=`: the caller has authenticated."""
+    async with served(f"sqlite:///{tmp_path}/limpet.db") as (app, ann):
+        await app.start(for_sales, id="s")
+        await waits(app, "s")
+        [request] = await app.inbox()
+        refused = await post(ann["approver"], f"/requests/{request.id}/answer", 403, answer=True)
+        assert (refused["code"], refused["facts"]["to"]) == ("not_allowed", ["sales"])
+
+
 async def test_a_repeated_request_is_answered_like_the_first(tmp_path: Path) -> None:
     """Also at the same time. The same key with other content is refused; another caller's key is another command."""
     async with served(f"sqlite:///{tmp_path}/limpet.db") as (app, ann):
@@ -171,7 +186,7 @@ BODIES: list[tuple[bytes, str, int]] = [
     (b'{"agent": "commands_payer", "by": "bob"}', "application/json", 422),
     (b'{"agent": "commands_payer", "command_id": "x"}', "application/json", 422),
     (b'{"agent": "commands_payer", "input": "x"}', "application/json", 422),
-    (b'{"agent": "nobody"}', "application/json", 404),
+    (b'{"agent": "commands_unknown"}', "application/json", 404),
 ]
 
 

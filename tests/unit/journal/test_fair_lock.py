@@ -1,4 +1,4 @@
-"""The lock of a journal: one holder, in order, whoever is cancelled."""
+"""The lock of a journal has one holder at a time, in order, also if coroutines are cancelled."""
 
 import asyncio
 

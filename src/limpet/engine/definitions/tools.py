@@ -116,7 +116,7 @@ class Tool(Generic[P, T_co, R_co]):
     def with_call(self, fn: Callable[..., Any], traits: Traits) -> "Tool[P, T_co, R_co]":
         """Return the tool for one step, with another function of the same signature.
 
-        What follows from the signature is found out once, for all steps.
+        All steps share the properties that follow from the signature.
         """
         for name in _FROM_SIGNATURE:
             getattr(self, name)

@@ -23,13 +23,11 @@ class Scope:
 
     def take(self, name: str, strand: Hashable) -> str:
         """Return the name in the log of a call that is made now: scope, name and count."""
-        if strand != self._owner:
-            raise unscoped(name, self.path)
-        self._counts[name] += 1
+        self.count(name, strand)
         return f"{self.path}{name}#{self._counts[name]}"
 
-    def pass_by(self, name: str, strand: Hashable) -> None:
-        """Count a call that is made now, like `take`, if its name in the log is known already."""
+    def count(self, name: str, strand: Hashable) -> None:
+        """Count a call that is made now, like `take`, whose name in the log `peek` has returned."""
         if strand != self._owner:
             raise unscoped(name, self.path)
         self._counts[name] += 1

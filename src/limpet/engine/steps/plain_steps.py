@@ -77,7 +77,7 @@ class PlainSteps:
         if record is not None and not _is_completed(record, bound):
             return None
         x.note_call()
-        scope.pass_by(tool.step_name, current_caller())
+        scope.count(tool.step_name, current_caller())
         if record is None:
             step = Step(tool, name, x.lookup.new_number(), bound.recorded, "", bound.encoded)
             x.lookup.note_step(name, step.number)

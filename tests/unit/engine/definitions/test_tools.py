@@ -94,7 +94,7 @@ def test_options_change_the_traits_but_not_the_identity() -> None:
 
 
 def test_a_tool_for_one_call_has_the_same_arguments_and_other_traits() -> None:
-    """What is derived from its signature is shared; whether its steps are plain depends on the traits."""
+    """Both tools share the properties of the signature; the traits decide whether steps are plain."""
     template: Tool[..., Any, Any] = Tool(find_order.fn, "find_other", Traits(effect="none"))
     assert template.plain_call is not None
 
