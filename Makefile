@@ -13,7 +13,7 @@ SCRATCH := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo picture test quick tools check fix bench crash golden pin clean
+.PHONY: help demo picture test quick tools check fix bench crash chaos golden pin clean
 
 help:  ## show this help
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -67,8 +67,13 @@ fix: $(READY)  ## apply automatic fixes, and regenerate pages
 bench: $(READY) $(patsubst %,.bench/%/.ready,$(if $(QUICK),langgraph,$(PEERS)))  ## measure speed, compared with bare loops and peers (QUICK=1, ONLY=one,many, PUBLISH=1)
 	@$(BIN)/python -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(PUBLISH),--publish)
 
-crash: $(READY) tools  ## run the long tests: many processes, kills, faults
-	@$(SCRATCH) $(BIN)/python -m pytest tests/crash tests/behaviour tests/simulation tests/interfaces/http_and_mcp --full -s -o faulthandler_timeout=0
+LONG := $(SCRATCH) $(BIN)/python -m pytest --full -n 2 --dist loadfile -o faulthandler_timeout=0
+
+crash: $(READY) tools  ## run the tests with kills, faults and many processes, with all their cases (an hour)
+	@$(LONG) tests/crash tests/simulation
+
+chaos: $(READY) tools  ## run the other tests that have more cases: hostile input, edited stores, orders of events
+	@$(LONG) $$(grep -rlE 'full: bool|"--full"' tests/behaviour tests/interfaces tests/laws)
 
 golden: $(READY)  ## write the stored formats of this version to tests/golden
 	@$(BIN)/python -m tests.golden.make
