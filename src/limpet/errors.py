@@ -761,12 +761,16 @@ class NotAllowed(LimpetError):
     request: str
     by: str
     to: tuple[str, ...]
+    reason: str = ""
+    """Why one of the addressees may not decide it."""
+    fix: str = ""
+    """The hint for them."""
     code = "not_allowed"
-    _summary = "{by!r} may not decide request {request}, which is for {to}. It is still open."
+    _summary = "{by!r} may not decide request {request}, which is for {to}{reason}. It is still open."
     _hint = "Decide as one of them, or add {by!r} to a group in `limpet.open(people=...)`."
 
     def _shown(self) -> dict[str, object]:
-        return {**self.facts, "to": ", ".join(self.to)}
+        return {**self.facts, "to": ", ".join(self.to), "reason": self.reason and f": {self.reason}"}
 
 
 @dataclass(eq=False, repr=False)

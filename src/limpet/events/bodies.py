@@ -353,6 +353,8 @@ class RequestOpened(Body, frozen=True, kw_only=True):
     """Source data that the tool relies on. It must still be valid when the approved step starts."""
     valid: int | None = None
     """How long an approval is valid, in microseconds after the answer."""
+    self_approval: bool = False
+    """Whether the person who started the run may approve it."""
     instead_of: str | None = None
     """An earlier request for the same step, which was approved and could not be used."""
     again: Literal["changed", "late"] | None = None

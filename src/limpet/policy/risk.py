@@ -17,7 +17,8 @@ class Approvals:
     """Which risks need approval, whose, how long the request is open, and how long an approval is valid.
 
     `expires` limits the time to answer. `valid` limits the time to use an approval; without it, the run's deadline
-    does.
+    does. Where people authenticate, the person who started a run may not approve its steps, unless `self_approval` is
+    set.
     """
 
     def __init__(
@@ -27,12 +28,14 @@ class Approvals:
         expires: Duration | None = None,
         escalate: Iterable[str] = (),
         valid: Duration | None = None,
+        self_approval: bool = False,
     ) -> None:
         self.risks = frozenset(risks)
         self.to = (to,) if isinstance(to, str) else tuple(to)
         self.expires = None if expires is None else microseconds(expires)
         self.escalate = tuple(escalate)
         self.valid = None if valid is None else microseconds(valid)
+        self.self_approval = self_approval
         if self.escalate and self.expires is None:
             raise DefinitionError(what="Approvals", reason="escalate= needs expires=")
 
@@ -54,6 +57,8 @@ class AskPerson:
     escalate: tuple[str, ...]
     valid: int | None = None
     """Microseconds from the answer."""
+    self_approval: bool = False
+    """Whether the person who started the run may approve it."""
 
 
 _NO_APPROVALS = Approvals()
@@ -76,4 +81,10 @@ def decide(
     for grant in grants:
         if grant.standing and (grant.tool == tool or (risk is not None and grant.risk == risk)):
             return Free(grant.grant)
-    return AskPerson(to=approvals.to, expires=approvals.expires, escalate=approvals.escalate, valid=approvals.valid)
+    return AskPerson(
+        to=approvals.to,
+        expires=approvals.expires,
+        escalate=approvals.escalate,
+        valid=approvals.valid,
+        self_approval=approvals.self_approval,
+    )

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from limpet.engine.execution.principal import Principal, Role
 from limpet.errors import NotPermitted
 
-__all__ = ["LOCAL", "PRINCIPAL", "ROLES", "Permission", "check_permission", "roles_with"]
+__all__ = ["LOCAL", "PRINCIPAL", "ROLES", "Permission", "check_permission", "may", "roles_with"]
 
 PRINCIPAL = "limpet.principal"
 """Key of the authenticated caller in the scope of a request."""
@@ -37,7 +37,12 @@ def roles_with(needs: Collection[Permission]) -> tuple[Role, ...]:
     return tuple(role for role, held in ROLES.items() if not held.isdisjoint(needs))
 
 
+def may(who: Principal, *needs: Permission) -> bool:
+    """Return whether a caller has a role with one of these permissions."""
+    return any(not ROLES[role].isdisjoint(needs) for role in who.roles)
+
+
 def check_permission(who: Principal, operation: str, needs: Collection[Permission]) -> None:
     """Raise NotPermitted unless a caller has a role with one of these permissions."""
-    if all(ROLES[role].isdisjoint(needs) for role in who.roles):
+    if not may(who, *needs):
         raise NotPermitted(operation=operation, by=who.name, roles=roles_with(needs))

@@ -13,12 +13,13 @@ from msgspec.structs import replace
 from limpet.clock import Duration, microseconds
 from limpet.engine.execution.principal import Principal
 from limpet.engine.execution.views import Request
-from limpet.errors import AlreadyAnswered, InvalidArgument, NotAllowed, NotFound
+from limpet.errors import AlreadyAnswered, InvalidArgument, NotFound
 from limpet.events import Limits
 from limpet.events import bodies as b
 from limpet.journal import load
 from limpet.secret import hidden
 from limpet.service.answers import check_approvable, check_args, check_rejectable, validate_answer
+from limpet.service.deciders import Deciders
 from limpet.service.page import Page
 from limpet.service.resolve import open_request, run_of
 from limpet.service.settings import Settings
@@ -27,8 +28,6 @@ from limpet.stores import RequestFilter, RequestRow
 from limpet.stores.api.base import LARGEST_PAGE
 
 __all__ = ["Decided", "GrantInfo", "Inbox"]
-
-ANYONE = "anyone"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,22 +57,23 @@ class Inbox:
         self._settings = settings
         self._store = settings.store
         self._send = send
+        self._deciders = Deciders(settings.store, settings.people)
 
     async def inbox(
         self,
+        names: Sequence[str | None],
         *,
-        to: str | None,
         run: str | None,
         risk: str | None,
         older_than: Duration | None,
         limit: int,
         cursor: str | None,
     ) -> Page[Request]:
-        """Return the open requests, the oldest first. `to` is a person, including their groups, or a group."""
+        """Return the open requests to these people and groups, the oldest first; None stands for all of them."""
         until = None if older_than is None else await self._store.now() - microseconds(older_than)
         where = RequestFilter(run=run, risk=risk, opened_until=until, after=_after(cursor))
         found: dict[str, RequestRow] = {}
-        for name in dict.fromkeys([None] if to is None else [to, *self._groups(to)]):
+        for name in names:
             rows = await self._store.requests(replace(where, to=name), limit=min(limit, LARGEST_PAGE) + 1)
             found.update((row.id, row) for row in rows)
         rows = sorted(found.values(), key=lambda row: (row.opened, row.id))
@@ -81,6 +81,17 @@ class Inbox:
         more = [(row, None) for row in rows[limit:]]
         page = Page.cut([*requests, *more], limit, lambda each: f"{each[0].opened}.{each[0].id}")
         return Page((request for _, request in page if request is not None), page.next)
+
+    def addressed(self, to: str | None, only_for: Principal | None) -> Sequence[str | None]:
+        """Return the names to list requests of: a group, or a person and their groups; None stands for all names.
+
+        With `only_for`, only those under which this person is asked.
+        """
+        wanted = None if to is None else dict.fromkeys([to, *self._deciders.groups_of(to)])
+        if only_for is None:
+            return [None] if wanted is None else [*wanted]
+        theirs = sorted(self._deciders.names_of(only_for))
+        return theirs if wanted is None else [each for each in wanted if each in theirs]
 
     async def answer(self, request: str | Request, answer: object, who: Principal, id: str) -> Decided:
         """Answer a request."""
@@ -140,10 +151,7 @@ class Inbox:
         A request that this very command has decided is returned, too: the command is repeated.
         """
         found = await self._find(request if isinstance(request, str) else request.id, id)
-        mine = {ANYONE, who.name, *self._groups(who.name), *who.groups}
-        is_asked = not self._checks(who) or mine & set(found.to)
-        if not who.name or not is_asked:
-            raise NotAllowed(request=found.id, by=who.name, to=found.to)
+        await self._deciders.check(found, who)
         return found
 
     async def _find(self, request: str, id: str) -> Request:
@@ -155,16 +163,9 @@ class Inbox:
                 raise
             return await request_of(self._store, row)
 
-    def _checks(self, who: Principal) -> bool:
-        """Return whether only addressees may decide: groups are configured, or the caller has authenticated."""
-        return self._settings.people is not None or bool(who.roles)
-
     def _addressees(self, request: Request, who: Principal) -> tuple[str, ...] | None:
         """Return the addressees that the check used, if there was one. The store refuses others."""
-        return request.to if self._checks(who) else None
-
-    def _groups(self, person: str) -> Sequence[str]:
-        return [group for group, members in (self._settings.people or {}).items() if person in members]
+        return request.to if self._deciders.checks(who) else None
 
     def _decision(self, request: Request, decision: Any, who: Principal, id: str, **more: Any) -> b.RequestAnswered:
         return b.RequestAnswered(

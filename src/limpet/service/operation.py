@@ -33,6 +33,7 @@ __all__ = [
     "After",
     "AgentName",
     "Before",
+    "Caller",
     "CommandId",
     "ConversationId",
     "Cursor",
@@ -139,6 +140,8 @@ Since = Annotated[
     InDoors(str | None),
 ]
 Text = Annotated[str, Param(description="Text to search for, ignoring case.", examples=["refund"])]
+Caller = Annotated[Principal | None, InDoors(None)]
+"""The authenticated caller of an operation over HTTP or MCP, for one whose result depends on that."""
 CommandId = Annotated[
     str | None,
     Param(description="Your id of this command. Repeating it with the same content has no further effect."),
@@ -262,6 +265,8 @@ class Operation:
         checked = self._checked(arguments, self.sent)
         if "by" in self.parameters:
             checked["by"] = who
+        if "caller" in self._signature:
+            checked["caller"] = who
         if command_id is not None:  # a new run gets it as its id
             given = "command_id" if "command_id" in self.parameters else "id"
             if checked.get(given) is None and given in self.parameters:

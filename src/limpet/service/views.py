@@ -258,6 +258,7 @@ async def request_of(store: Store, row: RequestRow) -> Request:
         expires=to_datetime_or_none(earliest(row.expires, (await store.get(row.run)).deadline)),
         digest=row.digest,
         context=brief(state, steps[::-1], opened, await _ends(store, state.input)),
+        self_approval=opened.self_approval,
     )
 
 

@@ -311,6 +311,7 @@ class ApprovalGate:
             risk=tool.traits.risk,
             seen=self._freshness.seen(tool),
             valid=ask.valid,
+            self_approval=ask.self_approval,
             instead_of=None if earlier is None else earlier.request,
             again=None if earlier is None else earlier.why,
         )

@@ -124,3 +124,5 @@ class Request:
     digest: str = ""
     context: Brief | None = None
     """Summary of the run for the person who decides."""
+    self_approval: bool = False
+    """Whether the person who started the run may approve it."""

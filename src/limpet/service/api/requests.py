@@ -7,9 +7,21 @@ from limpet.arguments import checked
 from limpet.clock import Duration
 from limpet.engine.execution.principal import Principal
 from limpet.engine.execution.views import Request, RunInfo
+from limpet.service.access import may
 from limpet.service.api.core import AppCore
 from limpet.service.inbox import Decided, GrantInfo
-from limpet.service.operation import CommandId, Cursor, InDoors, Limit, Param, RequestId, RunId, command, query
+from limpet.service.operation import (
+    Caller,
+    CommandId,
+    Cursor,
+    InDoors,
+    Limit,
+    Param,
+    RequestId,
+    RunId,
+    command,
+    query,
+)
 from limpet.service.page import Page
 
 __all__ = ["Requests"]
@@ -27,7 +39,7 @@ class Requests(AppCore):
     topic = "Decide requests"
 
     @query("/inbox", needs=("payloads", "decide"), example="--to finance --older-than 2h")
-    async def inbox(
+    async def inbox(  # noqa: PLR0913 - all by name, and few at a time
         self,
         *,
         to: Annotated[str | None, Param(description="Only for this person or group.", examples=["finance"])] = None,
@@ -40,12 +52,16 @@ class Requests(AppCore):
         ] = None,
         limit: Limit = 100,
         cursor: Cursor = None,
+        caller: Caller = None,
     ) -> Page[Request]:
         """List the open requests, the oldest first, with their context and the consequence of each answer.
 
-        `to` is a person (including the groups they belong to) or a group.
+        `to` is a person (including the groups they belong to) or a group. A caller who may only decide requests gets
+        those that they are asked.
         """
-        return await self._inbox.inbox(to=to, run=run, risk=risk, older_than=older_than, limit=limit, cursor=cursor)
+        only_for = None if caller is None or may(caller, "payloads") else caller
+        names = self._inbox.addressed(to, only_for)
+        return await self._inbox.inbox(names, run=run, risk=risk, older_than=older_than, limit=limit, cursor=cursor)
 
     @command("/requests/{request}/answer", needs="decide", example="01j9x red")
     async def answer(
