@@ -341,12 +341,14 @@ class NotFound(LimpetError):
 
 @dataclass(eq=False, repr=False)
 class IdConflict(LimpetError):
-    """The id already belongs to something else: a run of another agent or input, or a different command."""
+    """The id already belongs to something else: a run of another agent or input, a different command, or a token."""
 
     what: str
-    """`run` or `command`."""
+    """`run`, `command` or `token`."""
     id: str
     reason: str
+    fix: str = ""
+    """The hint, where a better one than the default is known."""
     code = "id_conflict"
     _summary = "The {what} id {id!r} is already used {reason}."
     _hint = "Use another id. Reuse an id only to repeat exactly the same {what}."

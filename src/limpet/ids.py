@@ -11,13 +11,14 @@ from typing import Protocol
 from limpet.clock import Clock
 from limpet.errors import InvalidArgument
 
-__all__ = ["Ids", "RandomIds", "SeededIds", "check_id"]
+__all__ = ["ALPHABET", "Ids", "RandomIds", "SeededIds", "check_id", "encode_bits"]
 
 LONGEST_ID = 200
 _ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:@+=-]{{0,{LONGEST_ID - 1}}}")
 _ID_FIX = f"Use 1 to {LONGEST_ID} letters, digits or ._:@+=- and start with a letter or digit."
-_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
+ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+"""The characters of new ids, each for 5 bits: digits and lower-case letters that are not mistaken for others."""
+_PAIRS = [first + second for first in ALPHABET for second in ALPHABET]
 
 
 def check_id(id: object) -> str:
@@ -25,6 +26,11 @@ def check_id(id: object) -> str:
     if not isinstance(id, str) or _ID.fullmatch(id) is None:
         raise InvalidArgument(path="id", reason=repr(str(id)[:300]), fix=_ID_FIX)
     return str.__str__(id)  # msgspec encodes no subclass of str
+
+
+def encode_bits(bits: int, length: int) -> str:
+    """Return the lowest bits of an integer as text of this length: 5 bits for each character."""
+    return "".join(ALPHABET[(bits >> 5 * place) & 31] for place in reversed(range(length)))
 
 
 class Ids(Protocol):

@@ -322,6 +322,12 @@ class App:
     import_tasks = _blocking(AsyncApp.import_tasks)
     prune = _blocking(AsyncApp.prune)
 
+    # Access tokens
+
+    tokens = _blocking(AsyncApp.tokens)
+    create_token = _blocking(AsyncApp.create_token)
+    revoke_token = _blocking(AsyncApp.revoke_token)
+
     # Queries across runs
 
     search = _blocking(AsyncApp.search)

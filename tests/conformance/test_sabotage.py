@@ -18,7 +18,7 @@ from limpet.stores.backend import EventKeys, Outcome
 from limpet.stores.blobs import Blob
 from limpet.stores.conformance import Behaviour, Harness, behaviours
 from limpet.stores.memory import MemoryBackend, MemoryTables
-from limpet.stores.rows import ContractRow, DutyRow, Feed, RequestRow, RunRow, WorkerRow
+from limpet.stores.rows import ContractRow, DutyRow, Feed, RequestRow, RunRow, TokenRow, WorkerRow
 from limpet.stores.writes import Append, Extension, Op, SendCommands
 
 Steps = Sequence[tuple[int, int | None]]
@@ -59,6 +59,21 @@ class NoDutyHolder(MemoryTables):
 
     def save_duty(self, duty: DutyRow) -> None:
         super().save_duty(replace(duty, lease_until=0))
+
+
+class NoTokenRevocation(MemoryTables):
+    """Forgets that a token was revoked when it is used again."""
+
+    def save_token(self, token: TokenRow) -> None:
+        super().save_token(token if token.last_used is None else replace(token, revoked=None))
+
+
+class ReplacesTokens(MemoryTables):
+    """Replaces a token by another one with the same id."""
+
+    def add_token(self, token: TokenRow) -> bool:
+        self.save_token(token)
+        return True
 
 
 class NoDutyMemory(MemoryTables):
@@ -453,6 +468,8 @@ CAUGHT_BY: list[tuple[Callable[[Clock], MemoryBackend], str]] = [
     (_with(NoCompareAndSet), "append:a-stale-append-returns-the-missed-events"),
     (_with(NoDutyHolder), "duties:a-duty-that-another-worker-holds-is-not-taken"),
     (_with(NoDutyMemory), "duties:a-done-duty-is-due-again-after-its-interval"),
+    (_with(NoTokenRevocation), "tokens:a-revoked-token-stays-revoked-when-it-is-used"),
+    (_with(ReplacesTokens), "tokens:a-token-id-is-used-once"),
     (_with(NoReadBack), "append:repeating-an-append-writes-it-once"),
     (_with(LosesCommands), "commands:a-command-is-the-last-event-of-the-log-when-it-returns"),
     (_with(ForgetsCommandIds), "commands:a-command-sent-twice-is-recorded-once"),

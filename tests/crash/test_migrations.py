@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from limpet import open_store
 from limpet.errors import NewerVersion
 from limpet.events import Event
-from limpet.stores import RunRow
+from limpet.stores import RunRow, TokenRow
 from limpet.stores.columns import columns
 from limpet.stores.conformance.suite import contract, created
 from limpet.stores.postgres import migrate as on_postgres
@@ -129,6 +129,8 @@ async def test_an_older_store_is_migrated_with_its_runs(fresh: Fresh, older: int
         await store.create("r2", created(), actor="test")
         await store.save_contracts([contract("a")])
         assert [row.agent for row in await store.contracts()] == ["a"]
+        token = await store.add_token(TokenRow(id="t1", name="ann", roles=("viewer",), digest=bytes(32)))
+        assert await store.tokens() == [token]
     assert schema_of(url) == wanted
 
 

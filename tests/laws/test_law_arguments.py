@@ -361,6 +361,7 @@ async def worlds() -> AsyncIterator[tuple[TestApp, dict[str, Any]]]:
         [grant] = await app.grants("granted")
         [artifact] = (await app.state("done")).artifacts
         made = {"ask": asked["asking"], "approval": asked["approving"].id, "grant": grant.grant}
+        made["token"] = (await app.create_token("ann", roles=["viewer"])).info.id
         yield app, {**made, "artifact": artifact.artifact_id}
 
 
@@ -551,6 +552,23 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     "stats": (Example({}),),
     "show": (Example({"run": "done"}),),
     "steps": (Example({"run": "done"}, {"limit": 5, "cursor": None, "newest": True, "seq": 3}),),
+    "create_token": (
+        Example(
+            {"name": "ann"},
+            {
+                "roles": ["operator"],
+                "kind": "service",
+                "rights": ["raw"],
+                "groups": ["finance"],
+                "expires": "90d",
+                "tenant": "main",
+                "by": "ann",
+                "command_id": None,
+            },
+        ),
+    ),
+    "revoke_token": (Example({"token": Made("token")}, {"by": "ann"}),),
+    "tokens": (Example({}, {"limit": 5, "cursor": None}),),
     "task": (Example({"run": "done"}),),
     "tasks": (Example({}, {"state": "failed", "agent": None, "last": 5, "cursor": None}),),
     "timeline": (Example({"run": "done"}),),

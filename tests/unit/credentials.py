@@ -38,6 +38,9 @@ def _made() -> list[Credential]:
 
     header = "ey" + "J" + secret(20)
     return [
+        case(
+            "limpet", "token: l" + "p_main_4hq2vx0k7m3c_", 52, "_0123abcd", alphabet="0123456789abcdefghjkmnpqrstvwxyz"
+        ),
         case("openai", "the key is sk" + "-proj-", 48, " today"),
         case("openai_old", "sk" + "-", 48),
         case("anthropic", "x-key sk" + "-ant-api03-", 80),

@@ -21,6 +21,7 @@ TOPICS = {
     "Replay and fork": ("replay", "fork"),
     "Conversations": ("say", "messages", "conversations", "sessions", "compact"),
     "Search all runs": ("search", "decisions", "errors", "calls", "agents", "workers", "stats"),
+    "Manage tokens": ("token",),
     "Maintain the store": ("doctor", "verify", "export", "load", "import", "prune", "bench"),
 }
 _ENDS = re.compile(r"[.:;]\s|\.?$")

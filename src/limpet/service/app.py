@@ -34,6 +34,7 @@ from limpet.events import Payload
 from limpet.events import bodies as b
 from limpet.ids import check_id
 from limpet.journal import ConversationWriter
+from limpet.service.api.access_tokens import AccessTokens
 from limpet.service.api.all_runs import AllRuns
 from limpet.service.api.control import By, Control
 from limpet.service.api.fleet import Fleet
@@ -120,7 +121,7 @@ class StartOptions(RunOptions, total=False):
 
 
 @checked
-class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storage):
+class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storage, AccessTokens):
     """Start, control and inspect the runs of one store.
 
     Created by `limpet.open`. Use it with `async with`, or `await` it and call `close()`.

@@ -34,6 +34,7 @@ from limpet.service.replay import ReplayCheck, ReplayJson
 from limpet.service.report import Report
 from limpet.service.steps import StepInfo
 from limpet.service.timeline import TimelineRow
+from limpet.service.tokens import NewToken, TokenInfo
 from limpet.service.verify import Verified
 from limpet.service.workers import AgentInfo, Stats, WorkerInfo
 from limpet.state import TaskRecord
@@ -75,6 +76,8 @@ VIEWS: Mapping[str, type] = {
     "a result of `limpet bench`": Measurement,
     "a verification": Verified,
     "a deletion of runs": Pruned,
+    "an access token": TokenInfo,
+    "a new access token": NewToken,
 }
 # Names for types that are only data or would have the same name as another.
 _NAMES: Mapping[type, str] = {

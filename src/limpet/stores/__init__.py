@@ -14,6 +14,7 @@ from limpet.stores.rows import (
     RunFilter,
     RunRow,
     Snapshot,
+    TokenRow,
     WorkerRow,
 )
 from limpet.stores.store import Store
@@ -68,6 +69,7 @@ __all__ = [
     "Tables",
     "Taken",
     "Threads",
+    "TokenRow",
     "Transacted",
     "Watch",
     "Work",

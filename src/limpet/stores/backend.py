@@ -31,6 +31,7 @@ from limpet.stores.rows import (
     RunFilter,
     RunRow,
     Snapshot,
+    TokenRow,
     WorkerRow,
 )
 from limpet.stores.writes import Extension, Op, Transact
@@ -262,6 +263,17 @@ class Tables(Protocol):
     def save_duty(self, duty: DutyRow) -> None:
         """Replace a duty's row, which `duty` returned."""
 
+    # Tokens
+
+    def token(self, token: str) -> TokenRow | None:
+        """Return a token's row, locked until the transaction ends."""
+
+    def add_token(self, token: TokenRow) -> bool:
+        """Insert a token's row; return False if there is one with its id."""
+
+    def save_token(self, token: TokenRow) -> None:
+        """Replace a token's row, which `token` returned."""
+
     # Beside the log
 
     def save_snapshot(self, number: int, snapshot: Snapshot) -> None:
@@ -396,6 +408,12 @@ class Backend(Protocol):
 
     def duties(self) -> list[DutyRow]:
         """Return all duties, by name."""
+
+    def read_token(self, token: str) -> TokenRow | None:
+        """Return a token's row."""
+
+    def read_tokens(self, before: tuple[int, str] | None, limit: int) -> list[TokenRow]:
+        """Return tokens, newest first: those before one with this time of creation and id."""
 
     def snapshot(self, run: str, at_most: int | None) -> Snapshot | None:
         """Return the newest snapshot, or the newest at or before a sequence."""

@@ -10,7 +10,7 @@ from msgspec.structs import astuple
 from limpet.errors import Tampered
 from limpet.events import Event
 from limpet.events.values import encode
-from limpet.stores.rows import ContractRow, DutyRow, Late, RequestRow, RunRow, WorkerRow
+from limpet.stores.rows import ContractRow, DutyRow, Late, RequestRow, RunRow, TokenRow, WorkerRow
 
 __all__ = [
     "OF_A_STREAM",
@@ -24,6 +24,8 @@ __all__ = [
     "request_of",
     "row_of",
     "saved_columns",
+    "token_columns",
+    "token_of",
     "worker_of",
 ]
 
@@ -123,6 +125,21 @@ def worker_of(found: Sequence[Any]) -> WorkerRow:
 def duty_of(found: Sequence[Any]) -> DutyRow:
     """Return a duty's row."""
     return DutyRow(**dict(zip(DutyRow.__struct_fields__, found, strict=True)))
+
+
+def token_columns(row: TokenRow) -> tuple[Any, ...]:
+    """Return the stored columns of a token's row."""
+    lists = {name: as_text(getattr(row, name)) for name in _TOKEN_LISTS}
+    return tuple(lists.get(name, getattr(row, name)) for name in TokenRow.__struct_fields__)
+
+
+def token_of(found: Sequence[Any]) -> TokenRow:
+    """Return a token's row."""
+    values = dict(zip(TokenRow.__struct_fields__, found, strict=True))
+    return TokenRow(**values | {name: _tuple.decode(values[name]) for name in _TOKEN_LISTS})
+
+
+_TOKEN_LISTS = ("groups", "roles", "rights")
 
 
 def contract_of(found: Sequence[Any]) -> ContractRow:

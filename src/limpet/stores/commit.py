@@ -17,7 +17,7 @@ from limpet.errors import IdConflict, InvalidAppend, LimpetError, NotFound, Stor
 from limpet.events import AnyBody, Codec, blobs_of, verify
 from limpet.events import bodies as b
 from limpet.state import ENDED
-from limpet.stores import append, claim, duties, writes
+from limpet.stores import append, claim, duties, token_writes, writes
 from limpet.stores.backend import LockTimeout, Outcome, SchemaViolation, Tables, keys_of
 from limpet.stores.blobs import Blob
 from limpet.stores.projection import new_row
@@ -354,6 +354,9 @@ _PERFORM: dict[type[writes.Op[Any]], Callable[[Transaction, Any], object]] = {
     writes.TakeDuty: duties.take,
     writes.KeepDuty: duties.keep,
     writes.EndDuty: duties.end,
+    writes.AddToken: token_writes.add,
+    writes.RevokeToken: token_writes.revoke,
+    writes.UseToken: token_writes.use,
     writes.SaveSnapshot: _save_snapshot,
     writes.DropSnapshots: _drop_snapshots,
     writes.SaveContracts: _save_contracts,

@@ -33,6 +33,7 @@ from limpet.stores.rows import (
     RunFilter,
     RunRow,
     Snapshot,
+    TokenRow,
     WorkerRow,
 )
 from limpet.stores.search import row_contains
@@ -206,6 +207,18 @@ class MemoryBackend:
         with self._lock:
             return sorted(self._tables.duty_rows.values(), key=lambda each: each.name)
 
+    def read_token(self, token: str) -> TokenRow | None:
+        """Return a token's row."""
+        with self._lock:
+            return self._tables.token(token)
+
+    def read_tokens(self, before: tuple[int, str] | None, limit: int) -> list[TokenRow]:
+        """Return tokens, newest first."""
+        with self._lock:
+            rows = list(self._tables.token_rows.values())
+        found = [row for row in rows if before is None or (row.created, row.id) < before]
+        return sorted(found, key=lambda row: (row.created, row.id), reverse=True)[:limit]
+
     def snapshot(self, run: str, at_most: int | None) -> Snapshot | None:
         """Return the newest snapshot, or the newest at or before a sequence."""
         with self._lock:
@@ -348,6 +361,7 @@ class MemoryTables:
         self.request_rows: dict[str, RequestRow] = {}
         self.worker_rows: dict[str, WorkerRow] = {}
         self.duty_rows: dict[str, DutyRow] = {}
+        self.token_rows: dict[str, TokenRow] = {}
         self.slots: dict[tuple[str, int], tuple[int, bool]] = {}
         self.snapshot_rows: dict[tuple[int, int], Snapshot] = {}
         self.late_rows: dict[int, list[Late]] = {}
@@ -635,6 +649,21 @@ class MemoryTables:
     def save_duty(self, duty: DutyRow) -> None:
         """Replace a duty's row."""
         self._put(self.duty_rows, duty.name, duty)
+
+    def token(self, token: str) -> TokenRow | None:
+        """Return a token's row."""
+        return self.token_rows.get(token)
+
+    def add_token(self, token: TokenRow) -> bool:
+        """Insert a token's row; return False if there is one with its id."""
+        if token.id in self.token_rows:
+            return False
+        self._put(self.token_rows, token.id, token)
+        return True
+
+    def save_token(self, token: TokenRow) -> None:
+        """Replace a token's row."""
+        self._put(self.token_rows, token.id, token)
 
     def is_dead(self, worker: WorkerRow) -> bool:  # noqa: ARG002 - all workers are in this process
         """Return False: all workers are in this process."""

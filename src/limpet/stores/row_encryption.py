@@ -1,13 +1,15 @@
-"""Hide the user's text in the rows of an encrypted store: goals, labels, contracts, and the digests of requests.
+"""Hide the user's text in the rows of an encrypted store: goals, labels, contracts, tokens, and digests of requests.
 
 Ids and enums stay readable, since claiming, lists and filters use them.
 """
+
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
 from limpet.errors import LimpetError, Tampered
 from limpet.events import Codec, Packed, canonical
-from limpet.stores.rows import ContractRow, DutyRow, RequestRow, RunFilter, RunRow
+from limpet.stores.rows import ContractRow, DutyRow, RequestRow, RunFilter, RunRow, TokenRow
 
 __all__ = [
     "hide_contract",
@@ -15,12 +17,15 @@ __all__ = [
     "hide_filter",
     "hide_goal",
     "hide_request",
+    "hide_revoker",
     "hide_row",
+    "hide_token",
     "is_readable",
     "reveal_contract",
     "reveal_duty",
     "reveal_request",
     "reveal_row",
+    "reveal_token",
 ]
 
 
@@ -122,3 +127,45 @@ def reveal_duty(codec: Codec, row: DutyRow) -> DutyRow:
         return replace(row, error=codec.reveal(row.error, f"duty:{row.name}"))
     except (ValueError, LimpetError):
         return replace(row, error="the reason cannot be decrypted")
+
+
+def hide_token(codec: Codec, row: TokenRow) -> TokenRow:
+    """Return a token's row as stored. All that makes a caller is bound to the token's id, and cannot be forged."""
+    if not codec.is_private:
+        return row
+    return _changed_token(row, codec.hide)
+
+
+def reveal_token(codec: Codec, row: TokenRow) -> TokenRow:
+    """Return a stored token's row with its original text. Raises Tampered."""
+    if not codec.is_private:
+        return row
+    try:
+        return _changed_token(row, codec.reveal)
+    except ValueError as error:
+        raise Tampered(run=row.id, seq=0, reason=f"the token cannot be read ({error})") from error
+
+
+def hide_revoker(codec: Codec, token: str, by: str) -> str:
+    """Return who revoked a token as stored. The rest of its row need not be readable."""
+    return codec.hide(by, _about_revoker(token))
+
+
+def _about_revoker(token: str) -> str:
+    return f"token revoker:{token}"
+
+
+def _changed_token(row: TokenRow, change: Callable[[str, str], str]) -> TokenRow:
+    def each(texts: tuple[str, ...], what: str) -> tuple[str, ...]:
+        return tuple(change(text, f"{what}:{row.id}") for text in texts)
+
+    return replace(
+        row,
+        name=change(row.name, f"token:{row.id}"),
+        groups=each(row.groups, "token group"),
+        roles=each(row.roles, "token role"),
+        rights=each(row.rights, "token right"),
+        digest=change(row.digest.decode("latin-1"), f"token digest:{row.id}").encode("latin-1"),
+        created_by=change(row.created_by, f"token creator:{row.id}"),
+        revoked_by=change(row.revoked_by, _about_revoker(row.id)) if row.revoked is not None else "",
+    )

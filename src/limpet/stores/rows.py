@@ -23,6 +23,7 @@ __all__ = [
     "RunFilter",
     "RunRow",
     "Snapshot",
+    "TokenRow",
     "WorkerRow",
 ]
 
@@ -131,6 +132,28 @@ class DutyRow(Part, frozen=True, kw_only=True):
     done_by: str | None = None
     error: str = ""
     """Why the last round failed; "" if it did not."""
+
+
+class TokenRow(Part, frozen=True, kw_only=True):
+    """An access token, with the caller that it stands for. Its secret is not stored."""
+
+    id: str
+    name: str
+    """Name of the caller, which events record as the sender of a command."""
+    kind: Literal["person", "service"] = "person"
+    groups: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+    rights: tuple[str, ...] = ()
+    digest: bytes
+    """SHA-256 of the whole token; encrypted in an encrypted store."""
+    created: int = 0
+    created_by: str = ""
+    expires: int | None = None
+    """The token is not valid from this time on; None if it does not expire."""
+    revoked: int | None = None
+    revoked_by: str = ""
+    last_used: int | None = None
+    """Time of a use within the last minute before the last one."""
 
 
 class ContractRow(Part, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Any
 from limpet.errors import NotFound, StoreUnavailable
 from limpet.events import Event, Packed
 from limpet.stores.blobs import BlobRow
-from limpet.stores.columns import contract_of, duty_of, late_of, request_of, row_of, worker_of
+from limpet.stores.columns import contract_of, duty_of, late_of, request_of, row_of, token_of, worker_of
 from limpet.stores.fork_reads import LAST, EventRange, Origin, StepRange, read_log, read_steps
 from limpet.stores.rows import (
     ContractRow,
@@ -20,6 +20,7 @@ from limpet.stores.rows import (
     RunFilter,
     RunRow,
     Snapshot,
+    TokenRow,
     WorkerRow,
 )
 
@@ -140,6 +141,16 @@ class SqlReads(ABC):
     def duties(self) -> list[DutyRow]:
         """Return all duties, by name."""
         return [duty_of(found) for found in self._all("duties")]
+
+    def read_token(self, token: str) -> TokenRow | None:
+        """Return a token's row."""
+        found = self._all("token", token)
+        return token_of(found[0]) if found else None
+
+    def read_tokens(self, before: tuple[int, str] | None, limit: int) -> list[TokenRow]:
+        """Return tokens, newest first."""
+        created, id = before or (LAST, "")
+        return [token_of(found) for found in self._all("tokens", created, id, limit)]
 
     def snapshot(self, run: str, at_most: int | None) -> Snapshot | None:
         """Return the newest snapshot, or the newest at or before a sequence."""

@@ -14,13 +14,14 @@ from limpet.stores.api.leases import Leases
 from limpet.stores.api.lists import Lists
 from limpet.stores.api.maintenance import Maintenance
 from limpet.stores.api.snapshots import Snapshots
+from limpet.stores.api.tokens import Tokens
 from limpet.stores.backend import StoreInfo
 from limpet.stores.cipher import Cipher, rotated
 
 __all__ = ["Store"]
 
 
-class Store(Leases, Snapshots, Lists, Changes, Maintenance):
+class Store(Leases, Snapshots, Lists, Tokens, Changes, Maintenance):
     """A store of logs. Use `async with`, or `await store.open()` and `await store.close()`."""
 
     async def exists(self) -> bool:

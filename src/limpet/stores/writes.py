@@ -26,12 +26,13 @@ from limpet.events.bodies import (
 from limpet.ids import check_id
 from limpet.state import AgentState, apply
 from limpet.stores.blobs import Blob
-from limpet.stores.rows import ContractRow, KeyRow, RunRow, WorkerRow
+from limpet.stores.rows import ContractRow, KeyRow, RunRow, TokenRow, WorkerRow
 
 __all__ = [
     "DERIVED",
     "ENCRYPTED",
     "YES",
+    "AddToken",
     "Append",
     "Appended",
     "Claim",
@@ -63,6 +64,7 @@ __all__ = [
     "Renew",
     "Renewal",
     "Retire",
+    "RevokeToken",
     "SaveContracts",
     "SaveKeys",
     "SaveSnapshot",
@@ -72,6 +74,7 @@ __all__ = [
     "Taken",
     "Transact",
     "Transacted",
+    "UseToken",
     "Work",
     "check_contract",
     "check_leg",
@@ -324,6 +327,26 @@ class EndDuty(Op[bool], frozen=True, kw_only=True):
     is_done: bool
     error: str = ""
     """Why it failed; "" if the worker only stopped."""
+
+
+class AddToken(Op[TokenRow], frozen=True, kw_only=True):
+    """Stores a new token; the result is its row."""
+
+    row: TokenRow
+
+
+class RevokeToken(Op[bool], frozen=True, kw_only=True):
+    """Revokes a token; the result says whether it was valid until now."""
+
+    token: str
+    by: str
+
+
+class UseToken(Op[bool], frozen=True, kw_only=True):
+    """Records that a token is used, if the last record is older than `every`; the result says whether it was."""
+
+    token: str
+    every: int
 
 
 class SaveContracts(Op[None], frozen=True, kw_only=True):

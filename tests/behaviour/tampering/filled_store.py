@@ -103,6 +103,7 @@ async def fill_store(backend: Callable[[Clock], Backend], keys: MasterKeys | Non
             await _unserved_runs(app.store)
             await _conversations(app.store)
             await _snapshots(app.store)
+            await app.create_token("ann", roles=["operator"], groups=["finance"], expires="1d")
             await app.store.take_duty("tidy", "w-1", lease=1, every=1)
             await app.store.end_duty("tidy", "w-1", is_done=False, error="no space")
 

@@ -33,6 +33,7 @@ BESIDE = {
     "keys": "sealed by the master key: a store whose keys cannot be decrypted is not opened",
     "workers": "the live workers, decided by leases and not by a log",
     "duties": "the work of the workers for the whole store, decided by leases and not by a log",
+    "tokens": "who may use the store over HTTP, which is in no log",
     "slots": "the current holders of exclusive slots; the slots of a run are checked",
     "late": "late events, which are never folded; they are checked against the log of their run",
     "contracts": "saved again whenever an app is opened; each is checked by its hash",

@@ -11,6 +11,7 @@ import pytest
 
 from limpet import LimpetError, Tampered
 from limpet.service.app import App
+from limpet.stores import TokenRow
 from tests.behaviour.tampering.conftest import KEYS, app_at
 from tests.behaviour.tampering.edit_rows import PostgresRowEditor, RowEditor, SqliteRowEditor
 from tests.behaviour.tampering.filled_store import fill_store, single_process
@@ -19,6 +20,7 @@ DELETED, ADDED = "a row deleted", "a row added"
 AT_OPENING = {"meta", "keys"}
 """Tables that are checked when a store is opened."""
 NOW = "the workers that are alive now: they change every second and are in no log"
+TOKEN = "tokens are in no log; in an encrypted store, a caller's name, groups and rights cannot be read or forged"
 DUTY = "work that is repeated anyway: a change only makes it earlier or later, and it is in no log"
 LOST = "on PostgreSQL, read only by a writer that has just lost the reply to a commit"
 OUT_OF_SCOPE = {
@@ -50,6 +52,7 @@ OUT_OF_SCOPE = {
     **{("workers", what): NOW for what in ("id", "host", "agents", "started", "lease_until", ADDED, DELETED)},
     **{("duties", what): DUTY for what in ("name", "every", "worker", "lease_until", "done", "done_by", "error")},
     **{("duties", what): DUTY for what in (ADDED, DELETED)},
+    **{("tokens", what): TOKEN for what in (*TokenRow.__struct_fields__, ADDED, DELETED)},
     **{("receipts", what): LOST for what in ("writer", "batch", "time", ADDED, DELETED)},
 }
 

@@ -18,28 +18,33 @@ from tests.servers.preloaded import PipedProgram
 
 GROUP: Any = typer.main.get_command(command)
 NAMES = sorted(GROUP.commands)
+GROUPS = {name: sorted(each.commands) for name, each in GROUP.commands.items() if hasattr(each, "commands")}
+COMMANDS = {
+    **{name: each for name, each in GROUP.commands.items() if name not in GROUPS},
+    **{f"{name} {inner}": GROUP.commands[name].commands[inner] for name, all in GROUPS.items() for inner in all},
+}
 # They work on a folder.
 WITHOUT_STORE = {"demo", "init"}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_has_help_with_an_example(name: str) -> None:
     """The help also lists the common options."""
-    said = limpet(name, "--help").stdout
+    said = limpet(*name.split(), "--help").stdout
     assert re.search(r"^ *Example:\n( *cd .* && )? *limpet ", said, re.MULTILINE), said
     assert f"limpet {name}" in said.partition("Example:")[2]
     assert "--json" in said
     assert name in WITHOUT_STORE or "--url" in said
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_is_documented(name: str) -> None:
     """The examples in its help use only its own options."""
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     assert f"`limpet {name}" in page
-    said = limpet(name, "--help").stdout
+    said = limpet(*name.split(), "--help").stdout
     shown = said.partition("Example:")[2]
-    known = {option for each in GROUP.commands[name].params for option in each.opts}
+    known = {option for each in COMMANDS[name].params for option in each.opts}
     for line in (line for line in shown.splitlines() if f"limpet {name}" in line):
         assert set(re.findall(r"(?<= )--[a-z-]+", line.partition("|")[0])) <= known
 

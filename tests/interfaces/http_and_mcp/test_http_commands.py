@@ -14,6 +14,7 @@ from limpet import errors
 from limpet.engine.execution.principal import Role
 from limpet.service.access import ROLES, roles_with
 from limpet.service.operation import Operation, operations_of
+from limpet.service.tokens import find_caller
 from limpet.web import asgi
 from limpet.web.openapi import document
 from limpet.web.replies import status_of
@@ -69,6 +70,28 @@ async def post(client: httpx.AsyncClient, path: str, status: int = 200, key: str
         assert answer.headers["content-type"] == "application/problem+json"
         assert answer.json()["status"] == status
     return answer.json()
+
+
+async def test_an_admin_manages_tokens(tmp_path: Path) -> None:
+    """The text is returned once, also if the command is repeated; others are refused."""
+    async with served(f"sqlite:///{tmp_path}/a.db") as (app, clients):
+        admin = clients["admin"]
+        made = await post(admin, "/tokens", key="k", name="eve", roles=["approver"], groups=["sales"], expires="90d")
+        assert made["token"].startswith("lp_main_")
+        again = await post(admin, "/tokens", 409, key="k", name="eve", roles=["approver"])
+        assert (again["code"], again["facts"]["id"]) == ("id_conflict", made["info"]["id"])
+        bad: list[dict[str, Any]] = [{"roles": ["root"]}, {"roles": []}, {"roles": ["viewer"], "tenant": "b"}, {}]
+        for wrong in bad:
+            await post(admin, "/tokens", 422, name="bob", **wrong)
+        await post(clients["operator"], "/tokens", 403, name="bob", roles=["admin"])
+        listed = await clients["auditor"].get("/v1/tokens")
+        assert [each["id"] for each in listed.json()["items"]] == [made["info"]["id"]]
+        assert made["token"].split("_")[3] not in listed.text
+        revoked = await post(admin, f"/tokens/{made['info']['id']}/revoke")
+        assert (revoked["status"], revoked["revoked_by"]) == ("revoked", "admin-ann")
+        await post(admin, "/tokens/unknown/revoke", 404)
+        assert (await clients["operator"].get("/v1/tokens")).status_code == 403
+        assert await find_caller(app.store, made["token"]) is None
 
 
 async def waits(app: limpet.App, run: str) -> None:

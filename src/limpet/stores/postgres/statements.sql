@@ -436,6 +436,28 @@ UPDATE {schema}.duties SET every = %b::bigint, worker = %b::text, lease_until = 
     done_by = %b::text, error = %b::text
 WHERE name = %b::text
 
+-- name: token_columns
+id, name, kind, "groups", roles, rights, digest, created, created_by, expires, revoked, revoked_by, last_used
+
+-- name: token
+SELECT {token_columns} FROM {schema}.tokens WHERE id = %b::text
+
+-- name: lock_token
+{token} FOR UPDATE
+
+-- name: tokens
+SELECT {token_columns} FROM {schema}.tokens WHERE (created, id) < (%b::bigint, %b::text)
+ORDER BY created DESC, id DESC LIMIT %b::bigint
+
+-- name: add_token
+INSERT INTO {schema}.tokens ({token_columns})
+VALUES (%b::text, %b::text, %b::text, %b::text, %b::text, %b::text, %b::bytea, %b::bigint, %b::text, %b::bigint,
+    %b::bigint, %b::text, %b::bigint)
+ON CONFLICT DO NOTHING RETURNING id
+
+-- name: save_token
+UPDATE {schema}.tokens SET revoked = %b::bigint, revoked_by = %b::text, last_used = %b::bigint WHERE id = %b::text
+
 -- name: foreign_tasks
 -- The table of another program, in a schema of the search path.
 SELECT id, user_input, state, result, error, created_at, updated_at FROM agent_tasks ORDER BY created_at, id

@@ -26,13 +26,15 @@ from limpet.stores.columns import (
     request_of,
     row_of,
     saved_columns,
+    token_columns,
+    token_of,
     worker_of,
 )
 from limpet.stores.postgres.connection import CallerConnection, Connection, again, query
 from limpet.stores.postgres.text import plain, safe
 from limpet.stores.postgres.wire import Wire
 from limpet.stores.processes import has_ended, this_process
-from limpet.stores.rows import ContractRow, DutyRow, KeyRow, Late, RequestRow, RunRow, Snapshot, WorkerRow
+from limpet.stores.rows import ContractRow, DutyRow, KeyRow, Late, RequestRow, RunRow, Snapshot, TokenRow, WorkerRow
 from limpet.stores.writes import Extension
 
 __all__ = ["PostgresTables", "ProcessWorkers", "TransactionParts"]
@@ -392,6 +394,21 @@ class PostgresTables:
         """Replace a duty's row."""
         name, *rest = safe(astuple(duty))
         self._query("save_duty", *rest, name)
+
+    def token(self, token: str) -> TokenRow | None:
+        """Return a token's row, locked."""
+        self.begin()
+        found = self._query("lock_token", *safe((token,)))
+        return token_of(plain(found[0])) if found else None
+
+    def add_token(self, token: TokenRow) -> bool:
+        """Insert a token's row; return False if there is one with its id."""
+        self.begin()
+        return bool(self._query("add_token", *safe(token_columns(token))))
+
+    def save_token(self, token: TokenRow) -> None:
+        """Replace what may change of a token's row."""
+        self._query("save_token", *safe((token.revoked, token.revoked_by, token.last_used, token.id)))
 
     def drop_worker(self, worker: str) -> None:
         """Delete a worker's row."""

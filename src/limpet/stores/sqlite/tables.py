@@ -21,9 +21,11 @@ from limpet.stores.columns import (
     request_of,
     row_of,
     saved_columns,
+    token_columns,
+    token_of,
     worker_of,
 )
-from limpet.stores.rows import ContractRow, DutyRow, KeyRow, Late, RequestRow, RunRow, Snapshot, WorkerRow
+from limpet.stores.rows import ContractRow, DutyRow, KeyRow, Late, RequestRow, RunRow, Snapshot, TokenRow, WorkerRow
 from limpet.stores.sqlite.locks import WorkerLocks
 from limpet.stores.writes import Extension
 
@@ -338,6 +340,19 @@ class SqliteTables:
     def save_duty(self, duty: DutyRow) -> None:
         """Replace a duty's row."""
         self._run("save_duty", *astuple(duty))
+
+    def token(self, token: str) -> TokenRow | None:
+        """Return a token's row; the whole file is locked."""
+        found = self._one("token", token)
+        return None if found is None else token_of(found)
+
+    def add_token(self, token: TokenRow) -> bool:
+        """Insert a token's row; return False if there is one with its id."""
+        return self._one("add_token", *token_columns(token)) is not None
+
+    def save_token(self, token: TokenRow) -> None:
+        """Replace what may change of a token's row."""
+        self._run("save_token", token.id, token.revoked, token.revoked_by, token.last_used)
 
     def committed(self) -> None:
         """After a durable commit, remember new streams, and release the locks of removed workers."""

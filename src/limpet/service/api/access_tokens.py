@@ -1,0 +1,116 @@
+"""Manage access tokens: create, list, revoke."""
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Literal
+
+from limpet.arguments import checked
+from limpet.clock import Duration
+from limpet.engine.execution.principal import Principal, Right, Role
+from limpet.errors import InvalidArgument, NotFound
+from limpet.ids import check_id
+from limpet.service.api.control import By
+from limpet.service.api.core import AppCore
+from limpet.service.operation import CommandId, Cursor, Door, InDoors, Limit, Param, command, query
+from limpet.service.page import Page
+from limpet.service.tokens import TENANT, NewToken, TokenInfo, create_token, token_id, token_info
+from limpet.stores import TokenRow
+
+__all__ = ["AccessTokens"]
+
+# The command line has commands of its own, in a group. A model has no use for tokens.
+DOORS: frozenset[Door] = frozenset({"python", "http"})
+_CURSOR = re.compile(r"([0-9]{1,18})\.([a-z0-9]{1,200})")
+
+
+@checked
+class AccessTokens(AppCore):
+    """Manage access tokens."""
+
+    topic = "Manage tokens"
+
+    @query("/tokens", needs=("maintain", "audit"), doors=DOORS)
+    async def tokens(self, *, limit: Limit = 50, cursor: Cursor = None) -> Page[TokenInfo]:
+        """List the access tokens, the newest first, also expired and revoked ones. Their secrets are not stored."""
+        rows = await self.store.tokens(before=_place_of(cursor), limit=limit + 1)
+        now = await self.store.now()
+        page = Page.cut(rows, limit, _cursor_of)
+        return Page([token_info(row, now) for row in page], page.next)
+
+    @command("/tokens", needs="maintain", doors=DOORS, is_raw=True, is_idempotent=False)
+    async def create_token(  # noqa: PLR0913 - all by name, and few at a time
+        self,
+        name: Annotated[str, Param(description="Who the token is for; recorded as the sender.", examples=["ann"])],
+        /,
+        *,
+        roles: Annotated[
+            Sequence[Role], Param(description="Roles of the caller.", examples=[["operator"]]), InDoors(list[Role])
+        ],
+        kind: Annotated[Literal["person", "service"], Param(description="Who the caller is.")] = "person",
+        rights: Annotated[
+            Sequence[Right],
+            Param(description="Rights beyond the roles.", examples=[["raw"]]),
+            InDoors(list[Right]),
+        ] = (),
+        groups: Annotated[
+            Sequence[str],
+            Param(description="Groups of the caller, for requests to a group.", examples=[["finance"]]),
+            InDoors(list[str]),
+        ] = (),
+        expires: Annotated[
+            Duration | datetime | None,
+            Param(description="When the token expires, counted from now. Default: never.", examples=["90d"]),
+            InDoors(str | None),
+        ] = None,
+        tenant: Annotated[str | None, InDoors(None)] = None,
+        by: By = None,
+        command_id: CommandId = None,
+    ) -> NewToken:
+        """Create an access token, and return its text once: only a hash of it is stored.
+
+        A repeated `command_id` creates no second token: it raises IdConflict, since the text cannot be returned again.
+        The caller may give any role and right, also those that they do not have themselves.
+        """
+        who = self._principal(by)
+        given = None if command_id is None else self._command_id(command_id)
+        until = None if expires is None else await self._time_of(expires, "expires")
+        caller = Principal(
+            name=str.__str__(name),
+            kind=kind,
+            groups=tuple(map(str.__str__, groups)),
+            roles=tuple(roles),
+            rights=tuple(rights),
+            tenant=who.tenant or TENANT if tenant is None else tenant,
+        )
+        return await create_token(self.store, self._settings.ids, caller, expires=until, by=who.name, command=given)
+
+    @command("/tokens/{token}/revoke", needs="maintain", doors=DOORS, is_destructive=True)
+    async def revoke_token(
+        self,
+        token: Annotated[str, Param(description="Id of the token, from `tokens`.", examples=["4hq2vx0k7m3c"])],
+        /,
+        *,
+        by: By = None,
+    ) -> TokenInfo:
+        """Revoke an access token, from now on. Repeating it changes nothing: the first revocation stands."""
+        id = check_id(token_id(str.__str__(token)))
+        await self.store.revoke_token(id, self._principal(by).name)
+        row = await self.store.token(id)
+        if row is None:
+            raise NotFound(what="token", id=id, fix="List the tokens of this store: `limpet token list`.")
+        return token_info(row, await self.store.now())
+
+
+def _cursor_of(row: TokenRow) -> str:
+    return f"{row.created}.{row.id}"
+
+
+def _place_of(cursor: str | None) -> tuple[int, str] | None:
+    """Return the time and the id that a cursor stands for. Raises InvalidArgument."""
+    if cursor is None:
+        return None
+    found = _CURSOR.fullmatch(cursor)
+    if found is None:
+        raise InvalidArgument(path="cursor", reason=f"{cursor!r} is not a cursor; pass `next` of the page before")
+    return int(found[1]), found[2]
