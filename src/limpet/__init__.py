@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from limpet.errors import RunCancelled as RunCancelled
     from limpet.errors import RunFailed as RunFailed
     from limpet.errors import SecretWithheld as SecretWithheld
+    from limpet.errors import ServerBusy as ServerBusy
     from limpet.errors import Stale as Stale
     from limpet.errors import StaleServer as StaleServer
     from limpet.errors import StepFailed as StepFailed
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
     from limpet.errors import StoreUnavailable as StoreUnavailable
     from limpet.errors import Suspended as Suspended
     from limpet.errors import Tampered as Tampered
+    from limpet.errors import TooManyRequests as TooManyRequests
     from limpet.errors import TrialStuck as TrialStuck
     from limpet.errors import Unexpected as Unexpected
     from limpet.errors import Unsupported as Unsupported
@@ -240,6 +242,7 @@ else:
             "RunCancelled",
             "RunFailed",
             "SecretWithheld",
+            "ServerBusy",
             "Stale",
             "StaleServer",
             "StepFailed",
@@ -249,6 +252,7 @@ else:
             "StoreUnavailable",
             "Suspended",
             "Tampered",
+            "TooManyRequests",
             "TrialStuck",
             "Unexpected",
             "Unsupported",

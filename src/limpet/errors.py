@@ -64,7 +64,9 @@
     │
     ├── NotAuthenticated            The HTTP request has no token, or an unknown one
     ├── NotPermitted                The caller's roles do not allow the operation
-    ├── AuthUnavailable             The server's function that checks tokens has failed
+    ├── AuthUnavailable             The server cannot check tokens at the moment
+    ├── TooManyRequests             The caller sends more requests than the server accepts
+    ├── ServerBusy                  The server has too much to do
     ├── WrongHost                   The HTTP request names a host that this server does not accept
     ├── WrongOrigin                 The HTTP request comes from a browser page of another origin
     │
@@ -132,6 +134,7 @@ __all__ = [
     "RunCancelled",
     "RunFailed",
     "SecretWithheld",
+    "ServerBusy",
     "Stale",
     "StaleServer",
     "StepFailed",
@@ -141,6 +144,7 @@ __all__ = [
     "StoreUnavailable",
     "Suspended",
     "Tampered",
+    "TooManyRequests",
     "TrialStuck",
     "Unexpected",
     "Unsupported",
@@ -1010,11 +1014,36 @@ class NotPermitted(LimpetError):
 
 @dataclass(eq=False, repr=False)
 class AuthUnavailable(LimpetError):
-    """The server's function that checks tokens has failed."""
+    """The server cannot check tokens at the moment."""
 
     code = "auth_unavailable"
     _summary = "The server cannot check tokens at the moment."
     _hint = "Retry later. The server's log has the cause."
+
+
+@dataclass(eq=False, repr=False)
+class TooManyRequests(LimpetError):
+    """The caller sends more requests than the server accepts. This one was not served."""
+
+    reason: str
+    seconds: int
+    """When to retry."""
+    code = "too_many_requests"
+    _summary = "Too many requests: {reason}."
+    _hint = "Retry after {seconds} s, and send fewer at once."
+
+
+@dataclass(eq=False, repr=False)
+class ServerBusy(LimpetError):
+    """The server has too much to do. The request was not served."""
+
+    waited: float
+    """How long the request waited for its turn, in seconds."""
+    seconds: int
+    """When to retry."""
+    code = "server_busy"
+    _summary = "The server is busy: the request waited {waited} s for its turn, and was not served."
+    _hint = "Retry after {seconds} s."
 
 
 @dataclass(eq=False, repr=False)
@@ -1036,7 +1065,7 @@ class WrongOrigin(LimpetError):
     origin: str
     code = "wrong_origin"
     _summary = "Browser pages of {origin!r} may not call this server."
-    _hint = "Call it from your own server, which keeps the token, not from a page."
+    _hint = "Call it from your own server, which keeps the token, or allow it: `limpet serve --allow-origin {origin}`."
 
 
 @dataclass(eq=False, repr=False)

@@ -1,7 +1,7 @@
 """The program `limpet`: registers the functions that one interface needs from another, and runs the command line."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
@@ -31,20 +31,20 @@ def _demo(**options: Any) -> int:
     return play(DemoOptions(**options))
 
 
-def _serve(*, app: "App", told: Callable[[str], None], **options: Any) -> int:
+def _serve(*, apps: Mapping[str, "App"], told: Callable[[str], None], **options: Any) -> int:
     import asyncio  # noqa: PLC0415 - only servers need it
 
     from limpet.web.server import ServerOptions, serve  # noqa: PLC0415 - only servers need it
 
-    asyncio.run(serve(app, ServerOptions(**options, also=_agents(app)), told))
+    asyncio.run(serve(apps, ServerOptions(**options, also=_agents(apps)), told))
     return 0
 
 
-def _agents(app: "App") -> Any:
+def _agents(apps: Mapping[str, "App"]) -> Any:
     """Return the applications to mount beside the HTTP API."""
     from limpet.mcp import over_http  # noqa: PLC0415 - only servers need it
 
-    return {"/mcp": over_http(app)}
+    return {"/mcp": over_http(apps)}
 
 
 def _mcp(*, app: "App") -> int:

@@ -106,7 +106,11 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as JSON: time, level, message, the run it is about, and traceback if there is one."""
         line = {"time": int(record.created * 1_000_000), "level": record.levelname, "message": record.getMessage()}
-        line |= {name: getattr(record, name) for name in ("run", "agent", "version", "step") if hasattr(record, name)}
+        line |= {
+            name: getattr(record, name)
+            for name in ("run", "agent", "version", "step", "request")
+            if hasattr(record, name)
+        }
         if record.exc_text:
             line["traceback"] = record.exc_text  # already redacted by our log filter
         elif record.exc_info:
@@ -114,12 +118,17 @@ class JsonLines(logging.Formatter):
         return msgspec.json.encode(hide_secrets_in(line)).decode()
 
 
-async def serve_until_stopped(app: AbstractAsyncContextManager[App], *, json: bool = False) -> None:
-    """Serve until SIGTERM or SIGINT; a second signal stops immediately. Raises the store's error if it has failed."""
+def log_to_stderr(*, json: bool) -> None:
+    """Write log records to stderr, as text or as JSON."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if json:
         for handler in logging.getLogger().handlers:
             handler.setFormatter(JsonLines())
+
+
+async def serve_until_stopped(app: AbstractAsyncContextManager[App], *, json: bool = False) -> None:
+    """Serve until SIGTERM or SIGINT; a second signal stops immediately. Raises the store's error if it has failed."""
+    log_to_stderr(json=json)
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
     def end() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,7 @@ import typer
 import limpet
 from limpet.cli.command_group import command, example
 from limpet.cli.dev import starters
-from limpet.cli.load_app import app_target, idle_app, load_worker, serve_until_stopped
+from limpet.cli.load_app import app_target, idle_app, load_worker, log_to_stderr, serve_until_stopped
 from limpet.cli.options import Json, OwnUrl, ages
 from limpet.cli.output import TableLayout, print_json, print_table
 from limpet.clock import SystemClock, microseconds
@@ -22,6 +23,7 @@ from limpet.engine.worker.worker import Worker
 from limpet.ids import RandomIds
 from limpet.service.app import App
 from limpet.service.doctor import CheckOptions, Finding, check_code, run_checks
+from limpet.service.tokens import TENANT, is_tenant
 
 __all__: list[str] = []
 
@@ -35,7 +37,7 @@ Agents = Annotated[
 
 
 @command.command(epilog=example("limpet serve", "limpet serve --host 0.0.0.0 --allow-host runs.example.com"))
-def serve(
+def serve(  # noqa: PLR0913 - all by name, and few at a time
     *,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 8700,
@@ -43,14 +45,30 @@ def serve(
         list[str] | None,
         typer.Option(metavar="NAME", help="Additional host name to accept, besides localhost. Repeatable."),
     ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="Origin whose pages may call this server, with a token. Repeatable."),
+    ] = None,
+    public_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Address of this server as callers see it, behind a proxy.")
+    ] = None,
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ADDRESS", help="Proxy whose X-Forwarded headers are believed. Repeatable."),
+    ] = None,
+    tenant: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=URL", help="Store of another tenant; its tokens have this name. Repeatable."),
+    ] = None,
     code: Agents = None,
     url: OwnUrl = None,
     json: Json = False,
 ) -> None:
     """Serve the HTTP API, with MCP at /mcp, until Ctrl-C.
 
-    Clients authenticate with the token in LIMPET_TOKEN. If it is not set, Limpet creates a token and prints it. Traffic
-    is not encrypted: on a shared network, put a TLS proxy in front.
+    Clients authenticate with tokens that `limpet token create` makes, or with the token in LIMPET_TOKEN. If that is not
+    set, Limpet creates a token and prints it. Traffic is not encrypted: on a shared network, put a TLS proxy in front.
+    Each request is logged to stderr.
     """
     known = os.environ.get("LIMPET_TOKEN", "").strip()
     token = known or f"limpet_{RandomIds(SystemClock()).bits(BITS):0{BITS // 4}x}"
@@ -64,12 +82,35 @@ def serve(
         if not known:
             typer.echo(f"token: {token} (valid until this server stops; set LIMPET_TOKEN to keep one)")
 
-    names = tuple(allow_host or ())
+    apps = {TENANT: _read_only_app(code, url)}
+    apps |= {name: _read_only_app(code, where) for name, where in _tenants(tenant or []).items()}
+    log_to_stderr(json=json)
     raise typer.Exit(
         starters["serve"](
-            app=_read_only_app(code, url), token=token, host=host, port=port, hosts=names, told=print_address
+            apps=apps,
+            token=token,
+            host=host,
+            port=port,
+            hosts=tuple(allow_host or ()),
+            origins=tuple(allow_origin or ()),
+            public_url=public_url,
+            proxies=tuple(proxy or ()),
+            told=print_address,
         )
     )
+
+
+def _tenants(given: Sequence[str]) -> dict[str, str]:
+    """Return the URLs of tenants by name."""
+    found: dict[str, str] = {}
+    for each in given:
+        name, is_pair, where = each.partition("=")
+        if not is_pair or not where or not is_tenant(name) or name in (TENANT, *found):
+            raise typer.BadParameter(
+                f"{each!r} is not NAME=URL with a new name of a-z, 0-9 and -", param_hint="--tenant"
+            )
+        found[name] = where
+    return found
 
 
 @command.command(epilog=example("limpet mcp", "limpet mcp --url postgresql://…"))

@@ -4,7 +4,7 @@ Over stdio it serves the process that started it, which can read the store anywa
 guard of the HTTP server.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
 from typing import Any
@@ -25,6 +25,7 @@ from limpet.service.access import LOCAL, PRINCIPAL
 from limpet.service.app import App
 from limpet.service.json_values import error_json
 from limpet.service.operation import Operation, limpet_errors, operations_of
+from limpet.service.tokens import TENANT
 
 __all__ = ["over_http", "over_pipes", "server_of"]
 
@@ -37,9 +38,9 @@ INSTRUCTIONS = (
 )
 
 
-def server_of(app: App) -> Server[Any]:
-    """Return a server over an open app."""
-    asked = _Asked(app)
+def server_of(apps: Mapping[str, App]) -> Server[Any]:
+    """Return a server over open apps, by tenant."""
+    asked = _Asked(apps)
     return Server(
         "limpet",
         version=version("limpet"),
@@ -56,22 +57,23 @@ def server_of(app: App) -> Server[Any]:
 async def over_pipes(app: App) -> None:
     """Serve over stdin and stdout until they are closed."""
     async with app, stdio_server() as (reading, writing):
-        server = server_of(app)
+        server = server_of({TENANT: app})
         await server.run(reading, writing, server.create_initialization_options())
 
 
-def over_http(app: App) -> tuple[ASGIApp, Callable[[], AbstractAsyncContextManager[None]]]:
+def over_http(apps: Mapping[str, App]) -> tuple[ASGIApp, Callable[[], AbstractAsyncContextManager[None]]]:
     """Return an ASGI application to mount behind a guard, and a context to enter while it serves."""
-    manager = StreamableHTTPSessionManager(server_of(app), json_response=True, stateless=True)
+    manager = StreamableHTTPSessionManager(server_of(apps), json_response=True, stateless=True)
     return StreamableHTTPASGIApp(manager), manager.run
 
 
 class _Asked:
     """Handlers of MCP requests."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
-        self._operations = {each.name: each for each in operations_of(type(app)).values() if "mcp" in each.doors}
+    def __init__(self, apps: Mapping[str, App]) -> None:
+        self._apps = apps
+        found = operations_of(type(apps[TENANT])).values()
+        self._operations = {each.name: each for each in found if "mcp" in each.doors}
 
     async def tools(self, _: object, __: object) -> t.ListToolsResult:
         """List the tools, one for each operation."""
@@ -84,16 +86,18 @@ class _Asked:
             raise _refusal(
                 InvalidArgument(path="name", reason=f"there is no {wanted.name}, but {', '.join(self._operations)}")
             )
+        who = _caller(asked)
         try:
-            found, is_error = await operation.run(self._app, wanted.arguments or {}, who=_caller(asked)), False
+            found, is_error = await operation.run(self._app_of(who), wanted.arguments or {}, who=who), False
         except LimpetError as error:
             found, is_error = error_json(error), True
         return t.CallToolResult(content=[t.TextContent(text=_text(found))], is_error=is_error)
 
     async def resources(self, asked: ServerRequestContext, __: object) -> t.ListResourcesResult:
         """List the states of the newest runs."""
+        who = _caller(asked)
         try:
-            runs = await self._operations["runs"].run(self._app, {"last": LISTED}, who=_caller(asked))
+            runs = await self._operations["runs"].run(self._app_of(who), {"last": LISTED}, who=who)
         except LimpetError as error:
             raise _refusal(error) from error
         return t.ListResourcesResult(
@@ -122,14 +126,17 @@ class _Asked:
 
     async def read(self, asked: ServerRequestContext, wanted: t.ReadResourceRequestParams) -> t.ReadResourceResult:
         """Read a resource."""
-        address = str(wanted.uri)
+        address, who = str(wanted.uri), _caller(asked)
         try:
             with limpet_errors(address):
-                found = await read(self._app, address, _caller(asked))
+                found = await read(self._app_of(who), address, who)
         except LimpetError as error:
             raise _refusal(error) from error
         content = t.TextResourceContents(uri=address, mime_type=JSON, text=_text(found))
         return t.ReadResourceResult(contents=[content])
+
+    def _app_of(self, who: Principal) -> App:
+        return self._apps[who.tenant or TENANT]
 
 
 def _caller(asked: ServerRequestContext) -> Principal:

@@ -165,6 +165,8 @@ class Operation:
     """Arguments of the command line, as an example."""
     is_raw: bool = False
     """Whether the result may contain credentials: it is not redacted."""
+    is_large: bool = False
+    """Whether it may read much of a log, or of the store. Servers keep such work apart from the rest."""
     is_idempotent: bool = True
     is_destructive: bool = False
     result: Any = None

@@ -28,6 +28,7 @@ __all__ = [
     "check_caller",
     "create_token",
     "find_caller",
+    "is_tenant",
     "parse_token",
     "token_id",
     "token_info",
@@ -94,6 +95,11 @@ def parse_token(text: str) -> ParsedToken | None:
     if found is None or _checksum(found[1]) != found[4]:
         return None
     return ParsedToken(found[2], found[3])
+
+
+def is_tenant(text: str) -> bool:
+    """Return whether a text can be the name of a tenant."""
+    return _TENANT.fullmatch(text) is not None
 
 
 def token_id(given: str) -> str:

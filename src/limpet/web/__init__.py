@@ -8,5 +8,6 @@ if find_spec("starlette") is None:
     raise ExtraMissing(extra="server")
 
 from limpet.web.api import asgi
+from limpet.web.install import install
 
-__all__ = ["asgi"]
+__all__ = ["asgi", "install"]

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from limpet.clock import SystemClock
 from limpet.engine.execution.principal import Principal
 from limpet.engine.execution.views import RunInfo
 from limpet.errors import (
@@ -30,79 +31,97 @@ from limpet.errors import (
 from limpet.service.access import PRINCIPAL, check_permission
 from limpet.service.app import App
 from limpet.service.operation import Operation, operations_of
+from limpet.service.tokens import TENANT
+from limpet.web.access_log import AccessLog, note
+from limpet.web.callers import Auth, Callers
 from limpet.web.command_requests import EarlyReply, body_of, command_id_of, waiting_time
-from limpet.web.guard import LOCAL, Auth, Guard
+from limpet.web.guard import LOCAL, Guard, Places
+from limpet.web.health import Health
+from limpet.web.limits import Limits
 from limpet.web.openapi import CREATING, ROOT, document
 from limpet.web.replies import answered, refused
 
-__all__ = ["Mounted", "asgi"]
+__all__ = ["Apps", "Mounted", "asgi", "opened", "routed"]
 
 NOT_OPEN = "Open the app in the lifespan of the server: a mounted ASGI app gets no startup event."
-# Number of concurrent queries; further ones wait.
-AT_ONCE = 8
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+Apps = Mapping[str, App]
+"""The app of each tenant."""
 Mounted = tuple[ASGIApp, Callable[[], Any]]
 """Another ASGI application to serve behind the same guard, and a context to enter while the server runs."""
 
 
-def asgi(
-    app: App, *, auth: Auth | None = None, hosts: Collection[str] = LOCAL, also: Mapping[str, Mounted] | None = None
+def asgi(  # noqa: PLR0913 - all by name, and few at a time
+    app: App,
+    *,
+    auth: Auth | None = None,
+    hosts: Collection[str] = LOCAL,
+    origins: Collection[str] = (),
+    public_url: str | None = None,
+    tenants: Apps | None = None,
+    also: Mapping[str, Mounted] | None = None,
+    stopping: asyncio.Event | None = None,
 ) -> ASGIApp:
-    """Return an ASGI application over a store. Every request needs a token.
+    """Return an ASGI application over a store. Every request needs a token, health checks excepted.
 
-    `auth` is a token, several tokens, or a function that returns whose token it is, as a `Principal` with roles, and
-    None for an unknown one; the default is LIMPET_TOKEN. A caller with such a token is the operator `env`.
-    `hosts` are the accepted host names. The application opens and closes the app with the server, unless it is already
-    open. `also` maps paths to other applications to serve.
+    A token that `limpet token create` made is looked up in the store. For other tokens, `auth` is a token, several
+    tokens, or a function that returns whose token it is, as a `Principal` with roles, and None for an unknown one; the
+    default is LIMPET_TOKEN. A caller with such a token is the operator `env`. `tenants` are further apps by name; the
+    tenant in a token selects its store.
+
+    `hosts` are the accepted host names, `origins` those whose pages may call the server from a browser. `public_url`
+    is the server's address as callers see it, if a proxy is in front. The application opens and closes the apps with
+    the server, unless they are already open. `also` maps paths to other applications to serve. After `stopping` is
+    set, callers do not wait for runs any more.
     """
-    known = os.environ.get("LIMPET_TOKEN", "").strip() if auth is None else auth
-    if not known:
-        raise DefinitionError(what="auth", reason="no client could authenticate; pass auth=, or set LIMPET_TOKEN")
-    operations = [each for each in operations_of(type(app)).values() if "http" in each.doors]
-    room = asyncio.Semaphore(AT_ONCE)
+    given = os.environ.get("LIMPET_TOKEN", "").strip() or None if auth is None else auth
+    if given is not None and not given:
+        raise DefinitionError(what="auth", reason="no client could authenticate; pass a token, or leave auth= out")
+    apps, clock, stops = {TENANT: app, **(tenants or {})}, SystemClock(), stopping or asyncio.Event()
+    places = Places(hosts, origins, public_url)
+    api = routed(apps, also or {}, places.public_url or "", stops)
+    guard = Guard(api, callers=Callers(apps, given, clock), places=places)
+    return AccessLog(Health(guard, apps, clock, stops), clock)
+
+
+def routed(apps: Apps, also: Mapping[str, Mounted], public_url: str, stopping: asyncio.Event) -> Starlette:
+    """Return the application behind the guard: the operations, their description, and others to serve."""
+    operations = [each for each in operations_of(type(apps[TENANT])).values() if "http" in each.doors]
+    served = _Served(apps, Limits(SystemClock()), public_url, stopping)
     api = Starlette(
         routes=[
-            Route("/openapi.json", _describing(operations)),
-            *(_route(path, handlers) for path, handlers in _handlers(app, operations, room).items()),
-            *(Route(path, inside, methods=["POST"]) for path, (inside, _) in (also or {}).items()),
+            Route("/openapi.json", _describing(operations, public_url)),
+            *(_route(path, handlers) for path, handlers in served.handlers(operations).items()),
+            *(Route(path, inside, methods=["POST"]) for path, (inside, _) in also.items()),
         ],
-        lifespan=_open(app, [enter for _, enter in (also or {}).values()]),
+        lifespan=lambda _: opened(apps, [enter for _, enter in also.values()]),
         exception_handlers={HTTPException: _not_served},
     )
     api.router.redirect_slashes = False
-    return Guard(api, auth=known, hosts=hosts)
+    return api
 
 
-def _describing(operations: Sequence[Operation]) -> Handler:
+@asynccontextmanager
+async def opened(apps: Apps, others: Collection[Callable[[], Any]] = ()) -> AsyncIterator[None]:
+    """Open the apps that are not open, and enter other contexts, while a server runs."""
+    async with AsyncExitStack() as stack:
+        for app in apps.values():
+            if not app.is_open:
+                await stack.enter_async_context(app)
+        for enter in others:
+            await stack.enter_async_context(enter())
+        yield
+
+
+def _describing(operations: Sequence[Operation], public_url: str) -> Handler:
     """Return a function that replies with the description of the API."""
     made = cache(lambda: document(operations))
 
     async def describe(request: Request) -> Response:
-        root = request.scope.get("root_path", "")
+        root = f"{public_url}{request.scope.get('root_path', '')}"
         return answered({**made(), **({"servers": [{"url": root}]} if root else {})})
 
     return describe
-
-
-def _open(app: App, others: Collection[Callable[[], Any]]) -> Callable[[Starlette], Any]:
-    @asynccontextmanager
-    async def opened(_: Starlette) -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:
-            if not app.is_open:
-                await stack.enter_async_context(app)
-            for enter in others:
-                await stack.enter_async_context(enter())
-            yield
-
-    return opened
-
-
-def _handlers(app: App, operations: Iterable[Operation], room: asyncio.Semaphore) -> dict[str, dict[str, Handler]]:
-    """Return the handlers of all operations, by path and method."""
-    found: dict[str, dict[str, Handler]] = {}
-    for each in operations:
-        found.setdefault(f"{ROOT}{each.path}", {})[each.http_method] = _handler(app, each, room)
-    return found
 
 
 def _route(path: str, handlers: Mapping[str, Handler]) -> Route:
@@ -112,54 +131,78 @@ def _route(path: str, handlers: Mapping[str, Handler]) -> Route:
     return Route(path, handle, methods=[*handlers])
 
 
-def _handler(app: App, operation: Operation, room: asyncio.Semaphore) -> Handler:
-    """Return the handler of an operation."""
-    lists = {name for name, each in operation.sent.items() if get_origin(each.type) is list}
+class _Served:
+    """The operations of the apps, as handlers of requests."""
 
-    async def ask(request: Request) -> Response:
-        path = request.path_params
-        try:
-            if not app.is_open:
-                raise StoreUnavailable(reason="the app is not open", fix=NOT_OPEN)
-            who: Principal = request.scope[PRINCIPAL]
+    def __init__(self, apps: Apps, limits: Limits, public_url: str, stopping: asyncio.Event) -> None:
+        self._apps, self._limits, self._public_url, self._stopping = apps, limits, public_url, stopping
+
+    def handlers(self, operations: Iterable[Operation]) -> dict[str, dict[str, Handler]]:
+        """Return the handlers of all operations, by path and method."""
+        found: dict[str, dict[str, Handler]] = {}
+        for each in operations:
+            found.setdefault(f"{ROOT}{each.path}", {})[each.http_method] = self._handler(each)
+        return found
+
+    def _handler(self, operation: Operation) -> Handler:
+        lists = {name for name, each in operation.sent.items() if get_origin(each.type) is list}
+
+        async def handle(request: Request) -> Response:
+            note(request.scope, operation=operation.name)
+            try:
+                return await self._answer(operation, request, lists)
+            except EarlyReply as early:
+                note(request.scope, code=early.error.code)
+                return refused(early.error, early.status)
+            except LimpetError as error:
+                note(request.scope, code=error.code)
+                return refused(error)
+            except _CallerLeft:
+                return Response(status_code=499)  # for the log; it is not sent
+
+        return handle
+
+    async def _answer(self, operation: Operation, request: Request, lists: Collection[str]) -> Response:
+        who: Principal = request.scope[PRINCIPAL]
+        app, path = self._apps[who.tenant or TENANT], request.path_params
+        if not app.is_open:
+            raise StoreUnavailable(reason="the app is not open", fix=NOT_OPEN)
+        async with self._limits.admitted(who):
             check_permission(who, operation.name, operation.needs)
             given = await body_of(request) if operation.is_command else _query(request, lists)
             for name in path.keys() & given.keys():
                 raise InvalidArgument(path=name, reason="already given in the path", fix="Leave it out there.")
             wait = waiting_time(request.headers)
             key = command_id_of(request.headers, who, operation.name) if operation.is_command else None
-            async with room:
+            async with self._limits.turn(is_large=operation.is_large):
                 work = operation.run(app, {**given, **path}, who=who, command_id=key)
                 found = await _while_there(request, work)
             if wait and operation.result_type is RunInfo:
-                found = operation.to_json(await _while_there(request, _ended(app, found["id"], wait)))
-        except EarlyReply as early:
-            return refused(early.error, early.status)
-        except LimpetError as error:
-            return refused(error)
-        return _reply(operation, found)
+                found = operation.to_json(await _while_there(request, self._ended(app, found["id"], wait)))
+        if operation.name not in CREATING:
+            return answered(found)
+        root = f"{self._public_url}{request.scope.get('root_path', '')}{ROOT}"
+        return answered(found, 201, {"location": f"{root}/runs/{quote(found['id'], safe='')}"})
 
-    return ask
+    async def _ended(self, app: App, run: str, wait: float) -> RunInfo:
+        """Return a run as it is once it has ended, or after some seconds, or when the server stops."""
+        handle = await app.get(run)
+        ended = asyncio.ensure_future(handle.result(timeout=wait, quiet=True))
+        stops = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((ended, stops), return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                with suppress(NotDone, RunFailed, RunCancelled):  # the reply says which of them
+                    ended.result()
+        finally:
+            ended.cancel()
+            stops.cancel()
+        return await app.info(run)
 
 
 def _query(request: Request, lists: Collection[str]) -> dict[str, Any]:
     query = request.query_params
     return {name: _one_or_all(query.getlist(name), name in lists) for name in query}
-
-
-def _reply(operation: Operation, found: Any) -> Response:
-    """Return the result; a new run has its own address."""
-    if operation.name not in CREATING:
-        return answered(found)
-    return answered(found, 201, {"location": f"{ROOT}/runs/{quote(found['id'], safe='')}"})
-
-
-async def _ended(app: App, run: str, wait: float) -> RunInfo:
-    """Return a run as it is once it has ended, or after some seconds."""
-    handle = await app.get(run)
-    with suppress(NotDone, RunFailed, RunCancelled):  # the reply says which of them
-        await handle.result(timeout=wait, quiet=True)
-    return await app.info(run)
 
 
 async def _while_there(request: Request, work: Coroutine[Any, Any, Any]) -> Any:
@@ -172,10 +215,16 @@ async def _while_there(request: Request, work: Coroutine[Any, Any, Any]) -> Any:
     answer, gone = asyncio.ensure_future(work), asyncio.ensure_future(left())
     try:
         await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
-        return await answer if answer.done() else None
+        if not answer.done():
+            raise _CallerLeft
+        return await answer
     finally:
         answer.cancel()
         gone.cancel()
+
+
+class _CallerLeft(Exception):
+    """The client has disconnected: no reply reaches it."""
 
 
 def _one_or_all(said: list[str], is_list: bool) -> Any:

@@ -1,30 +1,27 @@
-"""Authentication: every request passes the guard before it reaches an application.
+"""The guard: every request passes it before it reaches an application.
 
 A request must name an accepted host, come from no page of another origin, and carry a token. This applies to every
 path, also unknown ones, and also on localhost: browser pages and other users' processes can reach local ports.
 """
 
-import hmac
-import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from hashlib import sha256
-from inspect import isawaitable
+from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from limpet.engine.execution.principal import Principal
-from limpet.errors import AuthUnavailable, DefinitionError, LimpetError, NotAuthenticated, WrongHost, WrongOrigin
+from limpet.errors import DefinitionError, LimpetError, NotAuthenticated, WrongHost, WrongOrigin
 from limpet.service.access import PRINCIPAL
+from limpet.web.access_log import note
+from limpet.web.callers import Callers
 from limpet.web.replies import refused
 
-__all__ = ["LOCAL", "Auth", "Guard"]
+__all__ = ["LOCAL", "Guard", "Places", "marked"]
 
-log = logging.getLogger("limpet")
 LOCAL = ("localhost", "127.0.0.1", "::1")
-SHORTEST = 20
 _HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+?)\.?)(?::[0-9]{1,5})?")
 # Replies must not be cached, framed or embedded.
 HEADERS = {
@@ -33,88 +30,106 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
+# What pages of allowed origins may send, and read.
+PREFLIGHT = {
+    "access-control-allow-methods": "GET, HEAD, POST",
+    "access-control-allow-headers": "authorization, content-type, idempotency-key, prefer",
+    "access-control-max-age": "600",
+}
+EXPOSED = "location, retry-after"
 
-Auth = str | Sequence[str] | Callable[[str], Principal | Awaitable[Principal | None] | None]
-"""A token, several tokens, or a function that returns whose token it is, None if it is not valid."""
-ENV = Principal(name="env", kind="service", roles=("operator",), door="http")
-"""The caller with a token from LIMPET_TOKEN, or one that is passed as text."""
+
+class Places:
+    """The host names of a server, and the origins whose pages may call it.
+
+    `public_url` is the server's own address as its callers see it, where that is not the address it listens on.
+    """
+
+    def __init__(self, hosts: Collection[str], origins: Collection[str] = (), public_url: str | None = None) -> None:
+        self.public_url = None if public_url is None else _public(public_url)
+        known = hosts if self.public_url is None else [*hosts, urlsplit(self.public_url).netloc]
+        self._hosts = frozenset(map(_named, known))
+        self._origins = frozenset(_origin(each) for each in origins)
+
+    def check_host(self, headers: Headers) -> None:
+        """Raise WrongHost unless a request names one accepted host."""
+        host = _only(headers, "host")
+        if host is None or _name_of(host) not in self._hosts:
+            fix = "" if host else "Send exactly one Host header, with the server's name."
+            raise WrongHost(host=host or "", fix=fix)
+
+    def check_origin(self, scope: Scope, headers: Headers) -> str | None:
+        """Return the other origin whose page sends a request, if it is allowed. Raises WrongOrigin if it is not."""
+        origins = headers.getlist("origin")
+        if not origins:
+            return None
+        own = self.public_url or f"{scope['scheme']}://{headers.get('host', '').lower()}"
+        if len(origins) == 1 and origins[0].lower() == own:
+            return None
+        if len(origins) == 1 and origins[0] in self._origins:
+            return origins[0]
+        raise WrongOrigin(origin=", ".join(origins))
 
 
 class Guard:
     """Passes authenticated requests on to an application."""
 
-    def __init__(self, inside: ASGIApp, *, auth: Auth, hosts: Collection[str]) -> None:
-        self._inside = inside
-        self._find = auth if callable(auth) else _one_of([auth] if isinstance(auth, str) else auth)
-        self._hosts = frozenset(map(_named, hosts))
+    def __init__(self, inside: ASGIApp, *, callers: Callers, places: Places) -> None:
+        self._inside, self._callers, self._places = inside, callers, places
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
         if scope["type"] == "lifespan":
             await self._inside(scope, receive, send)
         elif scope["type"] == "http":
-            await self._guarded(scope, receive, _marked(send))
+            await self._guarded(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1008})  # WebSockets are not supported
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers, origin = Headers(scope=scope), None
         try:
-            scope[PRINCIPAL] = await self._admit(Headers(scope=scope))
+            self._places.check_host(headers)
+            origin = self._places.check_origin(scope, headers)
+            if origin is not None and scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+                await Response(status_code=204, headers=PREFLIGHT)(scope, receive, marked(send, origin))
+                return
+            scope[PRINCIPAL] = await self._caller(scope, headers)
         except LimpetError as error:
-            await refused(error)(scope, receive, send)
+            note(scope, code=error.code)
+            await refused(error)(scope, receive, marked(send, origin))
         else:
-            await self._inside(scope, receive, send)
+            await self._inside(scope, receive, marked(send, origin))
 
-    async def _admit(self, headers: Headers) -> Principal:
-        """Return the caller of a request. Raises the reason for which the request is refused."""
-        host, origins = _only(headers, "host"), headers.getlist("origin")
-        if host is None or _name_of(host) not in self._hosts:
-            raise WrongHost(
-                host=host or "", fix="" if host else "Send exactly one Host header, with the server's name."
-            )
-        if origins and (len(origins) > 1 or _place_of(origins[0]) != host.lower()):
-            raise WrongOrigin(origin=", ".join(origins))
+    async def _caller(self, scope: Scope, headers: Headers) -> Principal:
         scheme, _, token = (_only(headers, "authorization") or "").partition(" ")
-        who = await self._owner(token.strip()) if scheme.lower() == "bearer" else None
+        address = scope["client"][0] if scope.get("client") else ""
+        who = await self._callers.find(token.strip(), address) if scheme.lower() == "bearer" else None
         if who is None:
             raise NotAuthenticated
+        note(scope, who=who.name, tenant=who.tenant)
         return who
 
-    async def _owner(self, token: str) -> Principal | None:
-        """Return whose token it is."""
-        try:
-            found = self._find(token)
-            return await found if isawaitable(found) else found
-        except Exception as error:
-            log.exception("auth: the function that checks tokens failed")
-            raise AuthUnavailable from error  # its text is not for callers that have not authenticated
 
+def marked(send: Send, origin: str | None = None) -> Send:
+    """Return a `send` that adds headers against caching, framing and sniffing, and lets pages of an origin read."""
 
-def _one_of(tokens: Sequence[str]) -> Callable[[str], Principal | None]:
-    """Return a function that checks a token in constant time."""
-    if not tokens:
-        raise DefinitionError(what="auth", reason="no token was given, so no client could authenticate")
-    for each in tokens:
-        if not each.isascii() or not each.isprintable() or " " in each:
-            raise DefinitionError(what="auth", reason="a token may contain only visible ASCII characters")
-        if len(each) < SHORTEST:
-            reason = f"a token in auth= or LIMPET_TOKEN has {len(each)} characters; use at least {SHORTEST} random ones"
-            raise DefinitionError(what="auth", reason=reason)
-    known = [_hash(each) for each in tokens]
+    async def mark(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers[name] = value
+            if origin is not None:
+                headers["access-control-allow-origin"] = origin
+                headers["access-control-expose-headers"] = EXPOSED
+                headers["vary"] = "origin"
+        await send(message)
 
-    def find(token: str) -> Principal | None:
-        given = _hash(token)
-        return ENV if sum(hmac.compare_digest(given, each) for each in known) else None  # constant time: with all
-
-    return find
-
-
-def _hash(token: str) -> bytes:
-    return sha256(token.encode(errors="surrogateescape")).digest()
+    return mark
 
 
 def _only(headers: Headers, name: str) -> str | None:
-    """Return the value of a header, or "" if it is missing or repeated."""
+    """Return the value of a header, or None if it is missing or repeated."""
     found = headers.getlist(name)
     return found[0] if len(found) == 1 else None
 
@@ -127,27 +142,25 @@ def _named(host: str) -> str:
     return name
 
 
-def _place_of(origin: str) -> str | None:
-    try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return None
-
-
 def _name_of(host: str) -> str | None:
     """Return a host without its port, or None if it is malformed."""
     found = _HOST.fullmatch(host.lower())
     return found and (found["address"] or found["name"])
 
 
-def _marked(send: Send) -> Send:
-    """Return a `send` that adds headers against caching, framing and sniffing."""
+def _origin(text: str) -> str:
+    """Return an origin. Raises DefinitionError unless it is a scheme and a host, as browsers send it."""
+    parts = urlsplit(text)
+    is_whole = parts.scheme in ("http", "https") and text == f"{parts.scheme}://{parts.netloc}"
+    if not is_whole or not _name_of(parts.netloc):
+        reason = f"{text!r} is not an origin; pass one such as https://app.example.com, without a path"
+        raise DefinitionError(what="origins", reason=reason)
+    return text
 
-    async def marked(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
-                headers[name] = value
-        await send(message)
 
-    return marked
+def _public(url: str) -> str:
+    try:
+        return _origin(url.rstrip("/").lower())
+    except DefinitionError:
+        reason = f"{url!r} must have a scheme and a host, and no path, such as https://runs.example.com"
+        raise DefinitionError(what="public_url", reason=reason) from None

@@ -35,12 +35,14 @@ STATUS: Mapping[type[e.LimpetError], int] = {
     e.Unsupported: 422,
     e.WrongUsage: 422,
     e.Unexpected: 500,
+    e.TooManyRequests: 429,
     e.AuthUnavailable: 503,
     e.ExtraMissing: 503,
     e.NewerVersion: 503,
     e.NoStore: 503,
     e.QueryTimeout: 503,
     e.Retryable: 503,
+    e.ServerBusy: 503,
     e.StaleServer: 503,
     e.StoreRefused: 503,
     e.StoreUnavailable: 503,
@@ -70,5 +72,7 @@ def refused(error: e.LimpetError, status: int | None = None, headers: Mapping[st
         "facts": told["facts"],
         "hint": told["hint"],
     }
-    asks = {"www-authenticate": "Bearer"} if status == 401 else {}
-    return Response(msgspec.json.encode(problem, enc_hook=str), status, {**asks, **(headers or {})}, PROBLEM)
+    more = {"www-authenticate": "Bearer"} if status == 401 else {}
+    if isinstance(error, e.TooManyRequests | e.ServerBusy):
+        more["retry-after"] = str(error.seconds)
+    return Response(msgspec.json.encode(problem, enc_hook=str), status, {**more, **(headers or {})}, PROBLEM)

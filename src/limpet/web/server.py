@@ -13,17 +13,19 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from limpet.errors import InvalidArgument
-from limpet.service.app import App
-from limpet.web.api import Mounted, asgi
+from limpet.service.access import PRINCIPAL
+from limpet.service.tokens import TENANT
+from limpet.web.api import Apps, Mounted, asgi, opened
 from limpet.web.guard import LOCAL
 
 __all__ = ["ServerOptions", "serve"]
 
-# Seconds that running requests get to finish on shutdown, and that a client has to send a whole request.
+# Seconds that running requests get to finish on shutdown, and that a client has to send the headers of a request, and
+# then its body.
 GRACE = 10
-PROMPT = 30
-# Maximum number of open connections.
-MOST = 256
+HEADERS, BODY = 5, 30
+# Maximum number of open connections, and of those that have sent no valid token so far.
+MOST, STRANGERS = 1024, 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,16 +37,33 @@ class ServerOptions:
     token: str
     hosts: tuple[str, ...] = ()
     """Accepted host names, besides localhost and the address the server listens on."""
+    origins: tuple[str, ...] = ()
+    """Origins whose pages may call the server from a browser."""
+    public_url: str | None = None
+    """The server's address as callers see it, if a proxy is in front."""
+    proxies: tuple[str, ...] = ()
+    """Addresses of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed."""
     also: Mapping[str, Mounted]
 
 
-async def serve(app: App, options: ServerOptions, told: Callable[[str], None]) -> None:
+async def serve(apps: Apps, options: ServerOptions, told: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT; call `told` with the URL once the server is ready."""
-    names = (*LOCAL, options.host, *options.hosts)
-    inside = asgi(app, auth=options.token, hosts=names, also=options.also)
+    stopping = asyncio.Event()
+    inside = asgi(
+        apps[TENANT],
+        auth=options.token,
+        hosts=(*LOCAL, options.host, *options.hosts),
+        origins=options.origins,
+        public_url=options.public_url,
+        tenants=apps,
+        also=options.also,
+        stopping=stopping,
+    )
     config = uvicorn.Config(
         inside,
-        http=_Prompt,
+        http=_protocol(),
+        proxy_headers=bool(options.proxies),
+        forwarded_allow_ips=list(options.proxies),
         lifespan="off",
         log_level="warning",
         access_log=False,
@@ -52,26 +71,53 @@ async def serve(app: App, options: ServerOptions, told: Callable[[str], None]) -
         timeout_graceful_shutdown=GRACE,
     )
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(app)
+        await stack.enter_async_context(opened(apps, [enter for _, enter in options.also.values()]))
         listening = stack.enter_context(_listening(options.host, options.port))
-        for _, enter in options.also.values():
-            await stack.enter_async_context(enter())
-        address = f"http://{_shown(options.host)}:{listening.getsockname()[1]}"
-        await _Server(config, lambda: told(address)).serve([listening])
+        address = options.public_url or f"http://{_shown(options.host)}:{listening.getsockname()[1]}"
+        await _Server(config, lambda: told(address), stopping.set).serve([listening])
 
 
-class _Prompt(H11Protocol):
-    """A connection that is closed if a request does not arrive completely in time."""
+def _protocol() -> type[H11Protocol]:
+    """Return the class of a server's connections."""
+    return type("_OwnConnection", (_Connection,), {"_strangers": {}})
 
+
+class _Connection(H11Protocol):
+    """A connection that is closed if a request does not arrive completely in time.
+
+    Connections that have sent no valid token are few: the oldest of them is dropped for a new one.
+    """
+
+    _strangers: "dict[_Connection, None]"
+    """The connections of this server that have sent no valid token, the oldest first."""
     _timer: asyncio.TimerHandle | None = None
+    _awaited = 0
+    """How long the rest of the request may take, in seconds."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection, or drop it if there are too many."""
         super().connection_made(transport)
         if len(self.connections) > MOST:
             transport.abort()
-        else:
-            self._wait()
+            return
+        self._strangers[self] = None
+        while len(self._strangers) > STRANGERS:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            if not oldest.is_known:
+                oldest.transport.abort()
+        self._wait()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the last request on this connection had a valid token."""
+        return PRINCIPAL in (self.scope or {})
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request."""
+        if self.is_known:
+            self._strangers.pop(self, None)
+        super().on_response_complete()
 
     def data_received(self, data: bytes) -> None:
         """Handle received bytes."""
@@ -81,14 +127,16 @@ class _Prompt(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the timer of a closed connection."""
         self._stop()
+        self._strangers.pop(self, None)
         super().connection_lost(exc)
 
     def _wait(self) -> None:
         """Start or stop the timer for the rest of a request."""
-        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+        awaited = {h11.IDLE: HEADERS, h11.SEND_BODY: BODY}.get(self.conn.their_state, 0)
+        if awaited != self._awaited or not awaited:
             self._stop()
-        elif self._timer is None:
-            self._timer = self.loop.call_later(PROMPT, self.transport.abort)
+        if awaited and self._timer is None:
+            self._awaited, self._timer = awaited, self.loop.call_later(awaited, self.transport.abort)
 
     def _stop(self) -> None:
         if self._timer is not None:
@@ -99,9 +147,9 @@ class _Prompt(H11Protocol):
 class _Server(uvicorn.Server):
     """A server that reports when it is ready, and that exits normally on a signal."""
 
-    def __init__(self, config: uvicorn.Config, told: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, told: Callable[[], None], stop: Callable[[], None]) -> None:
         super().__init__(config)
-        self._told = told
+        self._told, self._stop = told, stop
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start listening, and report the URL."""
@@ -111,6 +159,7 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: object) -> None:  # noqa: ARG002 - uvicorn's own names
         """Finish running requests and stop; a second signal stops immediately."""
         self.force_exit, self.should_exit = self.should_exit, True
+        asyncio.get_running_loop().call_soon_threadsafe(self._stop)
 
 
 def _listening(host: str, port: int) -> socket.socket:

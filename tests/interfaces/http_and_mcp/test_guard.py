@@ -55,7 +55,7 @@ async def server_of(url: str) -> AsyncIterator[int]:
     """Run a server in this process, and yield its port."""
     where = asyncio.get_running_loop().create_future()
     options = ServerOptions(host="127.0.0.1", port=0, token=TOKEN, also={})
-    serving = asyncio.ensure_future(serve(limpet.open(url, worker=False), options, where.set_result))
+    serving = asyncio.ensure_future(serve({"main": limpet.open(url, worker=False)}, options, where.set_result))
     try:
         yield int((await where).rpartition(":")[2])
     finally:
@@ -78,7 +78,7 @@ async def test_a_request_without_a_valid_token_is_refused(app: limpet.App, path:
         {"x-authorization": f"Bearer {TOKEN}"},
         {"cookie": f"token={TOKEN}; authorization=Bearer {TOKEN}"},
     ]
-    also = {"/mcp": over_http(app)}
+    also = {"/mcp": over_http({"main": app})}
     async with client_of(asgi(app, auth=TOKEN, also=also)) as client:
         for headers, method in product(refused, ["GET", "POST", "DELETE"]):
             answer = await client.request(method, path, headers=headers, params={"token": TOKEN, "access_token": TOKEN})
@@ -129,7 +129,7 @@ async def test_unknown_hosts_and_foreign_origins_are_refused(
     """A page of another server and a DNS-rebound name are refused, even with a token."""
     headers = [("host", host), *([("origin", origin)] if origin is not None else [])]
     hosts = ["localhost", "127.0.0.1", "::1", "runs.example.com"]
-    async with client_of(asgi(app, auth=TOKEN, hosts=hosts, also={"/mcp": over_http(app)})) as client:
+    async with client_of(asgi(app, auth=TOKEN, hosts=hosts, also={"/mcp": over_http({"main": app})})) as client:
         for path in ("/v1/stats", "/openapi.json"):
             assert (await client.get(path, headers=[*headers, *GOOD.items()])).status_code == status
             without = await client.get(path, headers=headers)
@@ -163,13 +163,13 @@ def test_head_has_the_headers_of_get_and_no_body(server: httpx.Client) -> None:
 
 async def test_replies_are_sent_without_delay(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nagle's algorithm would hold the second packet of a reply back for 40 ms."""
-    delayed, accept = list[bool](), server_module._Prompt.connection_made
+    delayed, accept = list[bool](), server_module._Connection.connection_made
 
     def accepted(self: Any, transport: Any) -> None:
         delayed.append(not transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
         accept(self, transport)
 
-    monkeypatch.setattr(server_module._Prompt, "connection_made", accepted)
+    monkeypatch.setattr(server_module._Connection, "connection_made", accepted)
     async with server_of(url) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=GOOD) as client:
         assert (await client.get("/v1/stats")).status_code == 200
     assert delayed == [False]
@@ -223,7 +223,7 @@ async def test_tokens_come_from_a_string_a_list_a_function_or_the_environment(
         assert not await is_accepted(asgi(app, auth=auth), "x" * 30)
     assert await is_accepted(asgi(app, auth=[other, TOKEN]), other)
     monkeypatch.delenv("LIMPET_TOKEN", raising=False)
-    for bad in ("", [], "short", [TOKEN, "short"], None, f"{TOKEN} ", f"ü{TOKEN}", f"{TOKEN}\n"):
+    for bad in ("", [], "short", [TOKEN, "short"], f"{TOKEN} ", f"ü{TOKEN}", f"{TOKEN}\n"):
         with pytest.raises(limpet.DefinitionError):
             asgi(app, auth=bad)
     monkeypatch.setenv("LIMPET_TOKEN", f"{TOKEN}\n")
@@ -307,8 +307,9 @@ async def test_the_api_can_be_mounted_in_another_application(url: str) -> None:
 
 async def test_silent_and_excess_connections_are_closed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An incomplete head or body times out, and other clients are served meanwhile."""
-    monkeypatch.setattr("limpet.web.server.PROMPT", 0.5)
-    monkeypatch.setattr("limpet.web.server.MOST", 6)
+    monkeypatch.setattr("limpet.web.server.HEADERS", 0.5)
+    monkeypatch.setattr("limpet.web.server.BODY", 0.5)
+    monkeypatch.setattr("limpet.web.server.STRANGERS", 6)
     async with server_of(url) as port:
         await check_silent_and_excess_connections(port)
 

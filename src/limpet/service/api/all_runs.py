@@ -22,7 +22,7 @@ class AllRuns(AppCore):
 
     topic = "Search all runs"
 
-    @query("/search", needs="payloads", example='"arrived broken" --since 7d')
+    @query("/search", needs="payloads", is_large=True, example='"arrived broken" --since 7d')
     async def search(
         self,
         text: Text,
@@ -36,7 +36,7 @@ class AllRuns(AppCore):
         """Find events of all runs and conversations that contain a text, the newest first."""
         return await (await Queries.over(self.store, since, last, cursor)).search(text, kind=kind)
 
-    @query("/decisions", needs="payloads", example="refund --since 7d")
+    @query("/decisions", needs="payloads", is_large=True, example="refund --since 7d")
     async def decisions(
         self,
         text: Text = "",
@@ -50,7 +50,7 @@ class AllRuns(AppCore):
         """List the decisions of agents, with options and reasons, the newest first."""
         return await (await Queries.over(self.store, since, last, cursor)).decisions(agent=agent, text=text)
 
-    @query("/errors", needs="payloads", example="--since 1d")
+    @query("/errors", needs="payloads", is_large=True, example="--since 1d")
     async def errors(
         self,
         *,
@@ -67,7 +67,7 @@ class AllRuns(AppCore):
         """
         return await (await Queries.over(self.store, since, last, cursor, run)).errors(agent=agent)
 
-    @query("/calls", needs="payloads", name="calls", example="refund --where 'cents>100' --since 7d")
+    @query("/calls", needs="payloads", is_large=True, name="calls", example="refund --where 'cents>100' --since 7d")
     async def tool_calls(  # noqa: PLR0913 - all by name, and few at a time
         self,
         tool: Annotated[str | None, Param(description="Only this tool.", examples=["refund"])] = None,

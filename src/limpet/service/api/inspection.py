@@ -120,7 +120,7 @@ class Inspection(AppCore):
         await run_of(self.store, run)
         return await read_task(self.store, run)
 
-    @query("/tasks", needs="payloads", example="--state awaiting_user")
+    @query("/tasks", needs="payloads", is_large=True, example="--state awaiting_user")
     async def tasks(
         self,
         *,
@@ -145,7 +145,7 @@ class Inspection(AppCore):
         ended = await read_end(self.store, run)
         return found if ended is None else replace(found, **await outcome(self.store, ended[1]))
 
-    @query("/runs/{run}", needs="payloads", example="ticket-42")
+    @query("/runs/{run}", needs="payloads", is_large=True, example="ticket-42")
     async def show(self, run: RunId, /) -> Report:
         """Show a report of one run: its status, its last steps, what it waits for, and its last error."""
         info, workers = await self._info(run), await self._live_workers()
@@ -162,13 +162,13 @@ class Inspection(AppCore):
                 async for each in self._requests(await self._info(wait.key), levels - 1):
                     yield each
 
-    @query("/runs/{run}/input", needs="payloads", example="ticket-42")
+    @query("/runs/{run}/input", needs="payloads", is_large=True, example="ticket-42")
     async def input(self, run: RunId, /) -> RunInput:
         """Show the whole input of a run. Other views shorten it."""
         state = await load(self.store, (await run_of(self.store, run)).id)
         return RunInput(run=run, input=await self.store.unpack(state.input), bytes=state.input.size)
 
-    @query("/runs/{run}/steps", needs="payloads", example="ticket-42 --limit 20")
+    @query("/runs/{run}/steps", needs="payloads", is_large=True, example="ticket-42 --limit 20")
     async def steps(
         self,
         run: RunId,
@@ -193,7 +193,7 @@ class Inspection(AppCore):
         steps = steps if seq is None else steps._replace(upto=seq)
         return Page.cut(await step_infos(self.store, id, steps), limit, lambda step: step.number)
 
-    @query("/runs/{run}/log", needs="payloads", example="ticket-42 --cursor 20")
+    @query("/runs/{run}/log", needs="payloads", is_large=True, example="ticket-42 --cursor 20")
     async def log(
         self,
         run: RunId,
@@ -211,7 +211,7 @@ class Inspection(AppCore):
             found.next = str(found[-1].seq)
         return found
 
-    @query("/runs/{run}/state", needs="payloads", result=MomentJson, example="ticket-42 --before 6")
+    @query("/runs/{run}/state", needs="payloads", is_large=True, result=MomentJson, example="ticket-42 --before 6")
     async def state(
         self,
         run: RunId,
@@ -233,7 +233,7 @@ class Inspection(AppCore):
         where = Point(before=before, after=after, seq=seq, at=at)
         return await state_at(self.store, (await run_of(self.store, run)).id, where, steps=steps)
 
-    @query("/runs/{run}/diff", needs="payloads", example="ticket-42 6")
+    @query("/runs/{run}/diff", needs="payloads", is_large=True, example="ticket-42 6")
     async def diff(
         self,
         run: RunId,
@@ -267,14 +267,14 @@ class Inspection(AppCore):
             one, other = await diffs.of_step(self.store, run, step)
         return await diffs.diff(self.store, run, one or Point(seq=1), other or Point())
 
-    @query("/runs/{one}/compare/{other}", needs="payloads", example="ticket-42 ticket-42.1")
+    @query("/runs/{one}/compare/{other}", needs="payloads", is_large=True, example="ticket-42 ticket-42.1")
     async def compare(self, one: RunId, other: RunId, /) -> Comparison:
         """Compare two runs: the first decision, call or answer that differs, then the rest, state, cost and outcome."""
         for run in (one, other):
             await run_of(self.store, run)
         return await compare.compare(self.store, one, other)
 
-    @query("/runs/{run}/context", needs="payloads", example="ticket-42 --max-tokens 2000")
+    @query("/runs/{run}/context", needs="payloads", is_large=True, example="ticket-42 --max-tokens 2000")
     async def context(
         self,
         run: RunId,
@@ -290,7 +290,7 @@ class Inspection(AppCore):
         row = await run_of(self.store, run)
         return await context_of(self.store, row, where, max_tokens=max_tokens, max_bytes=max_bytes)
 
-    @query("/runs/{run}/prompt/{step}", needs="payloads", example="ticket-42 3")
+    @query("/runs/{run}/prompt/{step}", needs="payloads", is_large=True, example="ticket-42 3")
     async def prompt(self, run: RunId, /, *, step: StepNumber) -> PromptView:
         """Show the exact prompt of a model call, rebuilt from its record, and why it contained each part."""
         agent = self._agents.get((await run_of(self.store, run)).agent)

@@ -58,7 +58,7 @@ class Messages(AppCore):
             conversation, text, actor=self._actor, interrupt=interrupt, id=id, sender=sender
         )
 
-    @query("/conversations/{conversation}/messages", needs="payloads", example="chat-7 --last 10")
+    @query("/conversations/{conversation}/messages", needs="payloads", is_large=True, example="chat-7 --last 10")
     async def messages(
         self,
         conversation: ConversationId,

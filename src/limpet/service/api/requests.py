@@ -38,7 +38,7 @@ class Requests(AppCore):
 
     topic = "Decide requests"
 
-    @query("/inbox", needs=("payloads", "decide"), example="--to finance --older-than 2h")
+    @query("/inbox", needs=("payloads", "decide"), is_large=True, example="--to finance --older-than 2h")
     async def inbox(  # noqa: PLR0913 - all by name, and few at a time
         self,
         *,

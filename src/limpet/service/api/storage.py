@@ -29,7 +29,7 @@ class Storage(AppCore):
 
     topic = "Maintain the store"
 
-    @query("/runs/{run}/verify", needs="look", example="ticket-42")
+    @query("/runs/{run}/verify", needs="look", is_large=True, example="ticket-42")
     async def verify(
         self,
         run: Annotated[str | None, Param(description="Only this run."), *RunId.__metadata__[1:]] = None,
@@ -99,7 +99,7 @@ class Storage(AppCore):
             self._worker_loop.wake()
         return done
 
-    @command("/prune", needs="maintain", is_destructive=True, example="--older-than 30d")
+    @command("/prune", needs="maintain", is_large=True, is_destructive=True, example="--older-than 30d")
     async def prune(
         self,
         *,

@@ -1,0 +1,83 @@
+"""The HTTP API inside another ASGI application, which authenticates its callers itself."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from inspect import isawaitable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from limpet.engine.execution.principal import Principal
+from limpet.errors import AuthUnavailable, DefinitionError, LimpetError, NotAuthenticated
+from limpet.service.access import PRINCIPAL
+from limpet.service.app import App
+from limpet.service.tokens import TENANT
+from limpet.web.access_log import note
+from limpet.web.api import Apps, opened, routed
+from limpet.web.guard import Places, marked
+from limpet.web.replies import refused
+
+__all__ = ["install"]
+
+log = logging.getLogger("limpet")
+Identify = Callable[[Request], Principal | Awaitable[Principal | None] | None]
+
+
+def install(service: Starlette, app: App, *, prefix: str, principal: Identify, tenants: Apps | None = None) -> None:
+    """Serve the HTTP API at a prefix of a FastAPI or Starlette application.
+
+    `principal` takes a request, and returns who sends it, with roles, or None. Errors are answered as problems, also
+    those of `principal`. The app is opened and closed with the service, unless it is already open. Requests of pages of
+    other origins are refused, so that `principal` may read a cookie.
+    """
+    if not prefix.startswith("/") or prefix.endswith("/"):
+        raise DefinitionError(what="prefix", reason=f"{prefix!r} must begin with a slash, and not end with one")
+    apps = {TENANT: app, **(tenants or {})}
+    service.mount(prefix, _Identified(routed(apps, {}, "", asyncio.Event()), principal, apps))
+    around = service.router.lifespan_context
+
+    @asynccontextmanager
+    async def both(inside: Any) -> AsyncIterator[Any]:
+        async with opened(apps), around(inside) as state:
+            yield state
+
+    service.router.lifespan_context = both
+
+
+class _Identified:
+    """Passes requests of identified callers on to an application."""
+
+    def __init__(self, inside: ASGIApp, principal: Identify, apps: Apps) -> None:
+        self._inside, self._principal, self._apps = inside, principal, apps
+        self._places = Places(())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        try:
+            self._places.check_origin(scope, Headers(scope=scope))
+            scope[PRINCIPAL] = await self._identified(Request(scope))
+        except LimpetError as error:
+            note(scope, code=error.code)
+            await refused(error)(scope, receive, marked(send))
+        else:
+            await self._inside(scope, receive, marked(send))
+
+    async def _identified(self, request: Request) -> Principal:
+        try:
+            found = self._principal(request)
+            who = await found if isawaitable(found) else found
+        except Exception as error:
+            log.exception("auth: the function that identifies callers failed")
+            raise AuthUnavailable from error  # its text is not for callers that are not identified
+        if who is None or (who.tenant or TENANT) not in self._apps:
+            raise NotAuthenticated
+        note(request.scope, who=who.name, tenant=who.tenant)
+        return who
