@@ -58,7 +58,7 @@ class Health:
         schemas = [each for each in found if isinstance(each, int)]
         for each in found:
             if isinstance(each, BaseException):
-                log.warning("health: a store is not ready: %s", each or type(each).__name__)
+                log.warning("health: a store is not ready: %s", str(each) or type(each).__name__)
         if not schemas:
             return StoreUnavailable(reason="no store can be read", fix="The server's log and `limpet doctor` say why.")
         away = len(found) - len(schemas)

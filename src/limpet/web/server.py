@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import cast
 
 import h11
 import uvicorn
@@ -111,7 +112,8 @@ class _Connection(H11Protocol):
     @property
     def is_known(self) -> bool:
         """Whether the last request on this connection had a valid token."""
-        return PRINCIPAL in (self.scope or {})
+        scope = cast("Mapping[str, object] | None", self.scope)  # None before the first request
+        return scope is not None and PRINCIPAL in scope
 
     def on_response_complete(self) -> None:
         """Go on with the next request."""

@@ -109,7 +109,7 @@ async def test_http_answers_or_refuses_any_text_in_any_parameter(url: str, full:
 async def test_mcp_answers_or_refuses_any_value_in_any_parameter(url: str, full: bool) -> None:
     """The error has a hint that a model can read."""
     values = some([*TEXTS, *VALUES], url, "postgres", full=full)
-    async with limpet.open(url, worker=False) as app, Client(server_of(app)) as client:
+    async with limpet.open(url, worker=False) as app, Client(server_of({"main": app})) as client:
         for question in OPERATIONS.values():
             for name in question.parameters:
                 for value in values:

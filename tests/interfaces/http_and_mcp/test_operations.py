@@ -87,7 +87,7 @@ async def test_a_new_operation_is_in_python_http_and_mcp(app: Wider) -> None:
         assert (answer.status_code, answer.json()) == (200, wanted)
         assert (await http.get("/v1/runs/r1/kinds", params={"limit": 0})).status_code == 422
         assert "/v1/runs/{run}/kinds" in (await http.get("/openapi.json")).json()["paths"]
-        async with Client(server_of(app)) as client:
+        async with Client(server_of({"main": app})) as client:
             assert "kinds" in [tool.name for tool in (await client.list_tools()).tools]
             assert await call_json(client, "kinds", run="r1", limit=1) == wanted
 
