@@ -1,6 +1,7 @@
 """Commands that run processes: worker, HTTP server, MCP server; and `doctor`, which checks them and the store."""
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -85,6 +86,7 @@ def serve(  # noqa: PLR0913 - all by name, and few at a time
     apps = {TENANT: _read_only_app(code, url)}
     apps |= {name: _read_only_app(code, where) for name, where in _tenants(tenant or []).items()}
     log_to_stderr(json=json)
+    logging.getLogger("mcp").setLevel(logging.WARNING)  # each request has a line already
     raise typer.Exit(
         starters["serve"](
             apps=apps,

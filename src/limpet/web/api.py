@@ -44,6 +44,8 @@ from limpet.web.replies import answered, refused
 __all__ = ["Apps", "Mounted", "asgi", "opened", "routed"]
 
 NOT_OPEN = "Open the app in the lifespan of the server: a mounted ASGI app gets no startup event."
+# Longest path that is repeated in an error.
+LONGEST = 200
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 Apps = Mapping[str, App]
 """The app of each tenant."""
@@ -235,7 +237,9 @@ async def _not_served(request: Request, error: Exception) -> Response:
     """Reply to an unknown path or method with 404 or 405."""
     assert isinstance(error, HTTPException)
     return refused(
-        NotFound(what=request.method, id=request.url.path, fix="Request /openapi.json for the available paths."),
+        NotFound(
+            what=request.method, id=request.url.path[:LONGEST], fix="Request /openapi.json for the available paths."
+        ),
         error.status_code,
         error.headers,
     )

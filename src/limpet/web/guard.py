@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from limpet.engine.execution.principal import Principal
-from limpet.errors import DefinitionError, LimpetError, NotAuthenticated, WrongHost, WrongOrigin
+from limpet.errors import DefinitionError, InvalidArgument, LimpetError, NotAuthenticated, WrongHost, WrongOrigin
 from limpet.service.access import PRINCIPAL
 from limpet.web.access_log import note
 from limpet.web.callers import Callers
@@ -21,6 +21,8 @@ from limpet.web.replies import refused
 
 __all__ = ["LOCAL", "Guard", "Places", "marked"]
 
+# Longest path and query, in bytes.
+LONGEST = 16_384
 LOCAL = ("localhost", "127.0.0.1", "::1")
 _HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+?)\.?)(?::[0-9]{1,5})?")
 # Replies must not be cached, framed or embedded.
@@ -88,6 +90,10 @@ class Guard:
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, origin = Headers(scope=scope), None
+        if len(scope.get("raw_path", b"")) + len(scope["query_string"]) > LONGEST:
+            error = InvalidArgument(path="URL", reason=f"longer than {LONGEST} characters", fix="Narrow the query.")
+            await refused(error, 414)(scope, receive, marked(send))
+            return
         try:
             self._places.check_host(headers)
             origin = self._places.check_origin(scope, headers)

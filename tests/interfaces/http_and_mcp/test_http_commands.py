@@ -236,7 +236,7 @@ def test_every_error_has_a_status() -> None:
     """Only an unexpected error is the server's fault."""
     found = {name: status_of(getattr(errors, name).__new__(getattr(errors, name))) for name in errors.__all__}
     assert [name for name, status in found.items() if status == 500] == ["Unexpected"]
-    assert set(found.values()) <= {401, 403, 404, 409, 410, 421, 422, 500, 503}
+    assert set(found.values()) <= {401, 403, 404, 409, 410, 421, 422, 429, 500, 503}
     wanted = {"NotAllowed": 403, "WrongState": 409, "AlreadyAnswered": 409, "IdConflict": 409, "Expired": 410}
     more = {"InvalidAnswer": 422, "ContractError": 422, "StoreUnavailable": 503, "StoreReplaced": 503}
     assert (wanted | more).items() <= found.items()
