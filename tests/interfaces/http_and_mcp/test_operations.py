@@ -29,7 +29,6 @@ NOT_OPERATIONS = {
     "worker",
     "serve",
     "mcp",
-    "doctor",
     "bench",
     "replay",
     "export",

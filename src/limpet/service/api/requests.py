@@ -11,6 +11,7 @@ from limpet.service.api.core import AppCore
 from limpet.service.inbox import Decided, GrantInfo
 from limpet.service.operation import CommandId, Cursor, InDoors, Limit, Param, RequestId, RunId, command, query
 from limpet.service.page import Page
+from limpet.service.request_records import RequestRecord, request_record
 
 __all__ = ["Requests"]
 
@@ -46,6 +47,11 @@ class Requests(AppCore):
         `to` is a person (including the groups they belong to) or a group.
         """
         return await self._inbox.inbox(to=to, run=run, risk=risk, older_than=older_than, limit=limit, cursor=cursor)
+
+    @query("/requests/{request}", needs=("payloads", "decide"), example="01j9x")
+    async def request(self, request: RequestId, /) -> RequestRecord:
+        """Show one request, open or decided, with its context and who decided it, when, how and why."""
+        return await request_record(self.store, request)
 
     @command("/requests/{request}/answer", needs="decide", example="01j9x red")
     async def answer(
