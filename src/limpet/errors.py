@@ -1004,6 +1004,9 @@ class NotPermitted(LimpetError):
     operation: str
     by: str
     roles: tuple[str, ...]
+    """Roles of which one is enough; none if a right is missing."""
+    fix: str = ""
+    """The hint, where a better one than the default is known."""
     code = "not_permitted"
     _summary = "{by} may not use {operation}."
     _hint = "It needs one of these roles: {roles}. An admin creates a token with it: `limpet token create`."

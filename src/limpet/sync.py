@@ -282,6 +282,7 @@ class App:
     answer = _blocking(AsyncApp.answer)
     approve = _blocking(AsyncApp.approve)
     reject = _blocking(AsyncApp.reject)
+    request = _blocking(AsyncApp.request)
     grants = _blocking(AsyncApp.grants)
     revoke = _blocking(AsyncApp.revoke)
 
@@ -295,12 +296,15 @@ class App:
     show = _blocking(AsyncApp.show)
     input = _blocking(AsyncApp.input)
     steps = _blocking(AsyncApp.steps)
+    step = _blocking(AsyncApp.step)
     log = _blocking(AsyncApp.log)
     events = _blocking_iterator(AsyncApp.events)
     value = _blocking(AsyncApp.value)
+    value_piece = _blocking(AsyncApp.value_piece)
     artifact = _blocking(AsyncApp.artifact)
     artifact_piece = _blocking(AsyncApp.artifact_piece)
     timeline = _blocking(AsyncApp.timeline)
+    lineage = _blocking(AsyncApp.lineage)
     state = _blocking(AsyncApp.state)
     context = _blocking(AsyncApp.context)
     prompt = _blocking(AsyncApp.prompt)
@@ -337,6 +341,7 @@ class App:
     agents = _blocking(AsyncApp.agents)
     workers = _blocking(AsyncApp.workers)
     stats = _blocking(AsyncApp.stats)
+    doctor = _blocking(AsyncApp.doctor)
 
 
 def open(

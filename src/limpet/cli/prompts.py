@@ -9,7 +9,7 @@ from limpet.cli.load_app import idle_app, run_in_app, run_with_app
 from limpet.cli.options import STORE, Json, OwnUrl, RunId, Url
 from limpet.cli.output import print_json, print_text
 from limpet.service.app import App
-from limpet.service.artifacts import DEFAULT_PIECE, ArtifactPiece, find_artifact, piece_of
+from limpet.service.artifacts import ArtifactPiece, find_artifact
 from limpet.service.prompts import PromptView
 from limpet.service.resolve import find_run
 
@@ -20,6 +20,7 @@ __all__: list[str] = []
 def artifact(
     run: RunId,
     artifact: Annotated[str, typer.Argument(metavar="ARTIFACT", help="Artifact id, or a unique prefix.")],
+    raw: Annotated[bool, typer.Option("--raw", help="With --json, print it unchanged, with credentials.")] = False,
     url: Url = STORE,
     json: Json = False,
 ) -> None:
@@ -28,7 +29,7 @@ def artifact(
     async def look(app: App) -> ArtifactPiece | bytes:
         found = (await find_run(app.store, run)).id
         id = await find_artifact(app.store, found, artifact)
-        return await (piece_of(app.store, found, id, start=0, limit=DEFAULT_PIECE) if json else app.artifact(found, id))
+        return await (app.artifact_piece(found, id, raw=raw) if json else app.artifact(found, id))
 
     found = run_with_app(url, look)
     typer.echo(found, nl=False) if isinstance(found, bytes) else print_json(found)

@@ -1,12 +1,12 @@
 """Commands with live views: the list of runs, and the log of a run."""
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
 from limpet.cli.command_group import command, example
 from limpet.cli.load_app import run_with_app, run_with_time
-from limpet.cli.options import STORE, AgentName, Cursor, Json, Last, RunId, Url, complete_conversation
+from limpet.cli.options import STORE, AgentName, Cursor, Json, Last, RunId, Url, complete_conversation, complete_run
 from limpet.cli.output import print_json, print_text
 from limpet.cli.pages import print_runs
 from limpet.cli.watch import print_log, watch, while_read
@@ -17,11 +17,21 @@ from limpet.service.resolve import find_conversation, find_run
 
 __all__: list[str] = []
 
+STATUSES = get_args(Status)
+
 
 @command.command(epilog=example("limpet runs --failed --last 5", "limpet runs --watch"))
 def runs(  # noqa: PLR0913 - all by name, and few at a time
     *,
-    status: Annotated[Status | None, typer.Option(help="Only runs with this status.", show_default=False)] = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar=f"[{'|'.join(STATUSES)}]",
+            help="Only runs with this status. Repeatable.",
+            autocompletion=lambda: STATUSES,
+            show_default=False,
+        ),
+    ] = None,
     waits_for: Annotated[
         WaitKind | None, typer.Option(help="Only runs that wait for this.", show_default=False)
     ] = None,
@@ -36,6 +46,26 @@ def runs(  # noqa: PLR0913 - all by name, and few at a time
             show_default=False,
         ),
     ] = None,
+    parent: Annotated[
+        str | None,
+        typer.Option(help="Only runs that this run called.", autocompletion=complete_run, show_default=False),
+    ] = None,
+    fork_of: Annotated[
+        str | None, typer.Option(help="Only forks of this run.", autocompletion=complete_run, show_default=False)
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Only runs with this label. Repeatable.", show_default=False),
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(help="Text in the id, agent, goal or a label's value.", show_default=False)
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Created since then: 7d before now, or a time.", show_default=False)
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(help="Created before then: 1d before now, or a time.", show_default=False)
+    ] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Same as --status failed.")] = False,
     waiting: Annotated[bool, typer.Option("--waiting", help="Same as --status waiting.")] = False,
     last: Last = 20,
@@ -45,20 +75,27 @@ def runs(  # noqa: PLR0913 - all by name, and few at a time
     json: Json = False,
 ) -> None:
     """List the newest runs."""
-    wanted = {each for each in (status, "failed" if failed else None, "waiting" if waiting else None) if each}
-    if len(wanted) > 1:
-        raise typer.BadParameter(f"pass only one of {' and '.join(sorted(wanted))}")
-    only: Status | None = next(iter(wanted), None)
+    shorthands = {"failed": failed, "waiting": waiting}
+    statuses = [*(status or ()), *(name for name, is_wanted in shorthands.items() if is_wanted)]
+    for each in statuses:
+        if each not in STATUSES:
+            raise typer.BadParameter(f"{each!r} is not one of {', '.join(STATUSES)}.", param_hint="'--status'")
 
     async def list_runs(app: App) -> Page[RunInfo]:
         talk = None if conversation is None else await find_conversation(app.store, conversation)
         return await app.runs(
-            status=only,
+            status=statuses,
             waits_for=waits_for,
             agent=agent,
             session=session,
             user=user,
             conversation=talk,
+            parent=parent if parent is None else (await find_run(app.store, parent)).id,
+            fork_of=fork_of if fork_of is None else (await find_run(app.store, fork_of)).id,
+            labels=label or (),
+            text=text,
+            since=since,
+            until=until,
             last=last,
             cursor=cursor,
         )

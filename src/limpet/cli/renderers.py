@@ -17,11 +17,16 @@ from limpet.redaction import hide_secrets_in
 from limpet.service.app import App
 from limpet.service.conversations import CompactionInfo, ConversationInfo, SessionInfo
 from limpet.service.error_records import ErrorInfo, frame_at
+from limpet.service.family import Family, Relative
 from limpet.service.inbox import Decided, GrantInfo
 from limpet.service.page import Page
+from limpet.service.pieces import ValuePiece
 from limpet.service.queries import CallInfo, DecisionInfo
 from limpet.service.report import Report
-from limpet.service.steps import StepInfo, describe_failure
+from limpet.service.request_records import RequestDecision, RequestRecord
+from limpet.service.step_details import StepDetail
+from limpet.service.steps import StepInfo, describe_failure, describe_step
+from limpet.service.timeline import TimelineRow
 from limpet.service.views import one_line, waits_for_operator, waits_for_worker
 from limpet.service.workers import AgentInfo, Stats, WorkerInfo
 from limpet.state import TaskRecord
@@ -173,6 +178,63 @@ def _inbox(found: Page[Request], now: datetime, _: Arguments) -> None:
     print_inbox(found, now)
     if found.next is not None:
         print_text(f"more: --cursor {found.next}")
+
+
+def _request(found: RequestRecord, now: datetime, _: Arguments) -> None:
+    print_inbox([found], now)
+    print_text(_decision_text(found.decision))
+
+
+def _decision_text(made: RequestDecision) -> str:
+    """Return how a request was decided, in one line."""
+    if made.decided is None:
+        return f"request {made.request} is {made.status}"
+    by = f" by {made.by}" if made.by else ""
+    answer = "" if made.answer is None else f": {hide_secrets_in(made.answer)}"
+    because = f": {made.because}" if made.because else ""
+    return clean(f"request {made.request} {made.status}{by} at {format_time(made.decided)}{answer}{because}")
+
+
+def _step_detail(found: StepDetail, _: datetime, __: Arguments) -> None:
+    print_text(clean(describe_step(found)))
+    for made in found.requests:
+        print_text(_decision_text(made))
+    if found.undo is not None and found.undo.error is not None:
+        print_text(clean(f"compensation failed: {describe_failure(found.undo.error)}"))
+    print_data(hide_secrets_in({"args": found.args, "result": found.result}))
+
+
+def _value(found: ValuePiece, _: datetime, __: Arguments) -> None:
+    print_text(found.text)
+    if found.next is not None:
+        print_text(f"more: --start {found.next}")
+
+
+def _timeline_row(each: TimelineRow, now: datetime) -> dict[str, str]:
+    return {
+        "step": "" if each.number is None else str(each.number),
+        "name": each.name,
+        "status": each.spans[-1].how,
+        "started": format_time(each.start),
+        "took": about((each.end or now) - each.start, exact=True),
+        "tries": str(sum(span.how != "waits" for span in each.spans)),
+    }
+
+
+def _lineage(found: Family, now: datetime, _: Arguments) -> None:
+    print_table([_relative(each, now) for each in found.runs], RELATIVES, none="")
+    if not found.is_complete:
+        print_text("There are more runs than these.")
+
+
+def _relative(each: Relative, now: datetime) -> dict[str, str]:
+    return {
+        "run": each.id,
+        "agent": each.agent,
+        "status": each.status,
+        "age": about(now - each.created),
+        "from": "" if each.source is None else f"{each.relation} of {each.source}",
+    }
 
 
 def _stats(found: Stats, _: datetime, __: Arguments) -> None:
@@ -364,6 +426,8 @@ CONVERSATIONS = TableLayout(
     narrow={"fork of": 8, "session": 8, "user": 6}, left_out=("fork of", "age", "user", "session")
 )
 STEPS = TableLayout(narrow={"call": 20, "name": 12}, left_out=("age", "name", "tries"), wraps=("call",))
+TIMELINE = TableLayout(narrow={"name": 12}, left_out=("tries", "started"), wraps=("name",))
+RELATIVES = TableLayout(narrow={"from": 12, "agent": 8}, left_out=("age", "agent"), wraps=("from",))
 TASKS = TableLayout(
     narrow={"user input": 12, "result": 10, "error": 10}, left_out=("updated at", "created at", "result", "error")
 )
@@ -375,6 +439,10 @@ RENDERERS: Mapping[str, Renderer] = {
     "task": _task,
     "tasks": _table(_task_row, TASKS, none="no runs"),
     "steps": _table(_step, STEPS, none="no steps"),
+    "step": _step_detail,
+    "value": _value,
+    "timeline": _table(_timeline_row, TIMELINE, none="nothing has started yet"),
+    "lineage": _lineage,
     "state": _text,
     "diff": _text,
     "compare": _text,
@@ -387,6 +455,7 @@ RENDERERS: Mapping[str, Renderer] = {
     "workers": _table(_worker, WORKERS, none="no workers"),
     "stats": _stats,
     "inbox": _inbox,
+    "request": _request,
     "grants": _table(_grant, GRANTS, none="no standing approvals"),
     "messages": _messages,
     "conversations": _table(_conversation, CONVERSATIONS, none="no conversations"),

@@ -24,6 +24,7 @@ from limpet.engine.worker.worker import Worker
 from limpet.ids import RandomIds
 from limpet.service.app import App
 from limpet.service.doctor import CheckOptions, Finding, check_code, run_checks
+from limpet.service.page import Page
 from limpet.service.tokens import TENANT, is_tenant
 
 __all__: list[str] = []
@@ -215,7 +216,7 @@ def doctor(
     if app is not None:
         found += check_code(app.serves)
     if json:
-        print_json(found)
+        print_json(Page(found))
     else:
         print_table([_line(each) for each in found], FINDINGS, none="")
     raise typer.Exit(any(each.level == "bad" for each in found))

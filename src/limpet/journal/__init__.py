@@ -3,7 +3,7 @@
 from limpet.journal.conversation import ConversationWriter, Entry, OutgoingMessages, Summary, entries, latest, replaced
 from limpet.journal.journal import Journal
 from limpet.journal.snapshots import check_snapshots, load, load_whole
-from limpet.journal.steps import load_log_view, load_step, load_steps
+from limpet.journal.steps import load_log_view, load_step, load_step_view, load_steps
 from limpet.journal.verify import check_late, check_position, verify_run
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "load",
     "load_log_view",
     "load_step",
+    "load_step_view",
     "load_steps",
     "load_whole",
     "replaced",

@@ -2,11 +2,11 @@
 
 from limpet.errors import NotFound
 from limpet.state import StepView
-from limpet.state.log_view import LogView
+from limpet.state.log_view import LogView, RequestView
 from limpet.stores import Store
 from limpet.stores.fork_reads import LAST, StepRange
 
-__all__ = ["load_log_view", "load_step", "load_steps", "no_step"]
+__all__ = ["load_log_view", "load_step", "load_step_view", "load_steps", "no_step"]
 
 
 async def load_steps(store: Store, run: str, steps: StepRange) -> list[StepView]:
@@ -23,6 +23,16 @@ async def load_step(store: Store, run: str, number: int, *, upto: int = LAST) ->
     if not found:
         raise no_step(run, number, (await store.get(run)).step)
     return found[0]
+
+
+async def load_step_view(store: Store, run: str, number: int) -> tuple[StepView, list[RequestView]]:
+    """Return one step, and the requests about it without their decisions. Raises NotFound."""
+    view = LogView()
+    for event in await store.read_steps(run, StepRange(after=number - 1, before=number + 1)):
+        view.add(event, store.decode(event))
+    if number not in view.steps:
+        raise no_step(run, number, (await store.get(run)).step)
+    return view.steps[number], [each for each in view.requests.values() if each.step == number]
 
 
 async def load_log_view(store: Store, run: str, *, upto: int | None = None) -> LogView:

@@ -7,10 +7,10 @@ same machine, can read and write the store anyway.
 from collections.abc import Collection, Mapping
 from typing import Literal, get_args
 
-from limpet.engine.execution.principal import Principal, Role
+from limpet.engine.execution.principal import Principal, Right, Role
 from limpet.errors import NotPermitted
 
-__all__ = ["LOCAL", "PRINCIPAL", "ROLES", "Permission", "check_permission", "may", "roles_with"]
+__all__ = ["LOCAL", "PRINCIPAL", "ROLES", "Permission", "check_permission", "check_right", "may", "roles_with"]
 
 PRINCIPAL = "limpet.principal"
 """Key of the authenticated caller in the scope of a request."""
@@ -28,7 +28,7 @@ ROLES: Mapping[Role, frozenset[Permission]] = {
     "admin": frozenset({"look", "maintain"}),
 }
 assert set(ROLES) == set(get_args(Role))
-LOCAL = Principal(name="", roles=tuple(ROLES))
+LOCAL = Principal(name="", roles=tuple(ROLES), rights=get_args(Right))
 """A caller on the same machine, who can read the store anyway."""
 
 
@@ -46,3 +46,10 @@ def check_permission(who: Principal, operation: str, needs: Collection[Permissio
     """Raise NotPermitted unless a caller has a role with one of these permissions."""
     if not may(who, *needs):
         raise NotPermitted(operation=operation, by=who.name, roles=roles_with(needs))
+
+
+def check_right(who: Principal, operation: str, parameter: str, right: Right | None) -> None:
+    """Raise NotPermitted unless a caller has the right that a parameter needs, if it needs one."""
+    if right is not None and right not in who.rights:
+        fix = f"It needs the right `{right}`. An admin creates a token with it: `limpet token create`."
+        raise NotPermitted(operation=f"{operation} with {parameter}", by=who.name, roles=(), fix=fix)

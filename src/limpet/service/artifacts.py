@@ -8,14 +8,11 @@ from msgspec import UnsetType
 from limpet.errors import NotFound
 from limpet.events import Payload
 from limpet.events import bodies as b
+from limpet.service.pieces import RawPart, cut_text, read_part, read_text, whole_characters
 from limpet.service.resolve import suggest
 from limpet.stores import Store
 
-__all__ = ["DEFAULT_PIECE", "MAX_CHARACTER", "ArtifactPiece", "content_of", "find_artifact", "piece_of"]
-
-DEFAULT_PIECE = 12_000
-MAX_CHARACTER = 4
-"""Maximum length of a character in UTF-8, in bytes."""
+__all__ = ["ArtifactPiece", "content_of", "find_artifact", "piece_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +20,15 @@ class ArtifactPiece:
     """A piece of an artifact."""
 
     artifact_id: str
+    """Artifact id."""
     bytes: int
-    """Size of the whole artifact."""
+    """Size of the whole artifact: as it is shown, without credentials, or raw."""
     start: int
+    """Offset of this piece."""
     text: str | None
     """The piece, if it is text; otherwise it is in `base64`."""
     base64: str | None
+    """The piece, if it is binary."""
     next: int | None
     """Offset of the next piece; None at the end."""
 
@@ -62,22 +62,25 @@ async def _contents(store: Store, run: str) -> dict[str, Payload]:
     return found
 
 
-async def piece_of(store: Store, run: str, artifact: str, *, start: int, limit: int) -> ArtifactPiece:
+async def piece_of(
+    store: Store, run: str, artifact: str, *, start: int, limit: int, raw: bool = False
+) -> ArtifactPiece:
     """Return up to `limit` bytes of an artifact from an offset, without cutting a character of a text.
 
-    The whole blob is read to check its hash, but only the piece is kept in memory.
+    The artifact is redacted as a whole, and then cut. With `raw`, it is unchanged: then the whole blob is read to check
+    its hash, but only the piece is kept in memory, and binary data is possible.
     """
     content = await content_of(store, run, artifact)
     assert not isinstance(content.blob, UnsetType)
-    piece, size = bytearray(), 0
-    async for part in store.read_blob(content.blob):
-        piece += part[max(start - size, 0) : max(start + limit - size, 0)]
-        size += len(part)
-    return _shown(artifact, bytes(piece), start, size)
+    if raw:
+        return _raw(artifact, await read_part(store, content.blob, start, limit), start)
+    cut = cut_text(await read_text(store, content.blob), start, limit)
+    return ArtifactPiece(artifact_id=artifact, bytes=cut.bytes, start=start, text=cut.text, base64=None, next=cut.next)
 
 
-def _shown(artifact: str, piece: bytes, start: int, size: int) -> ArtifactPiece:
-    text = _text(piece, is_last=start + len(piece) >= size)
+def _raw(artifact: str, part: RawPart, start: int) -> ArtifactPiece:
+    piece, size = part
+    text = whole_characters(piece, is_last=start + len(piece) >= size)
     read = start + len(piece if text is None else text.encode())
     return ArtifactPiece(
         artifact_id=artifact,
@@ -87,12 +90,3 @@ def _shown(artifact: str, piece: bytes, start: int, size: int) -> ArtifactPiece:
         base64=b64encode(piece).decode() if text is None else None,
         next=read if read < size else None,
     )
-
-
-def _text(piece: bytes, *, is_last: bool) -> str | None:
-    """Decode a piece up to its last whole character. Returns None if it is not text."""
-    try:
-        return piece.decode()
-    except UnicodeDecodeError as error:
-        is_cut = not is_last and error.start > 0 and len(piece) - error.start < MAX_CHARACTER
-        return piece[: error.start].decode() if is_cut else None

@@ -36,14 +36,18 @@ class Deciders:
         """Return the names under which a sender is asked. Groups that the sender brings replace the app's own."""
         return {ANYONE, who.name, *(who.groups or self.groups_of(who.name))}
 
+    def check_asked(self, request: Request, who: Principal) -> None:
+        """Raise NotAllowed unless the sender is one of those whom a request is for."""
+        if self.names_of(who).isdisjoint(request.to):
+            raise NotAllowed(request=request.id, by=who.name, to=request.to)
+
     async def check(self, request: Request, who: Principal) -> None:
         """Raise NotAllowed unless the sender may decide a request."""
         if not who.name:
             raise NotAllowed(request=request.id, by="", to=request.to)
         if not self.checks(who):
             return
-        if self.names_of(who).isdisjoint(request.to):
-            raise NotAllowed(request=request.id, by=who.name, to=request.to)
+        self.check_asked(request, who)
         if who.kind != "person" and request.kind != "ask" and "approve-by-agent" not in who.rights:
             raise NotAllowed(request=request.id, by=who.name, to=request.to, reason=NO_PERSON, fix=SERVICE_FIX)
         is_guarded = request.kind == "approval" and not request.self_approval

@@ -19,7 +19,7 @@ from limpet.service.workers import served_by
 from limpet.stores import RunFilter, RunRow, Store
 from limpet.times import format_time
 
-__all__ = ["CheckOptions", "Finding", "Level", "check_code", "run_checks"]
+__all__ = ["CheckOptions", "Finding", "Level", "check_code", "check_store", "run_checks"]
 
 Level = Literal["ok", "warn", "bad"]
 # Tolerated difference of clocks, and the difference from which leases are unreliable.
@@ -72,19 +72,24 @@ async def run_checks(store: Store, clock: Clock, options: CheckOptions) -> list[
         if not await store.exists():
             return [_no_store("bad" if options.needed else "warn")]
         async with store:
-            checks = {
-                "store": _opened(store),
-                "clock": _clock(store, clock),
-                "runs": _runs(store, options.stuck),
-                "workers": _workers(store),
-                "agents": _agents(store),
-                "duties": _duties(store),
-                "rows": _rows(store, options),
-                "disk": _disk(store),
-            }
-            return [each for what, check in checks.items() for each in await _all(what, check)]
+            return await check_store(store, clock, options)
     except LimpetError as error:
         return [_failed("store", error)]
+
+
+async def check_store(store: Store, clock: Clock, options: CheckOptions) -> list[Finding]:
+    """Check an open store."""
+    checks = {
+        "store": _opened(store),
+        "clock": _clock(store, clock),
+        "runs": _runs(store, options.stuck),
+        "workers": _workers(store),
+        "agents": _agents(store),
+        "duties": _duties(store),
+        "rows": _rows(store, options),
+        "disk": _disk(store),
+    }
+    return [each for what, check in checks.items() for each in await _all(what, check)]
 
 
 def check_code(agents: Sequence[Agent[Any, Any]]) -> Iterator[Finding]:

@@ -93,6 +93,10 @@ class Inbox:
         theirs = sorted(self._deciders.names_of(only_for))
         return theirs if wanted is None else [each for each in wanted if each in theirs]
 
+    def check_asked(self, request: Request, who: Principal) -> None:
+        """Raise NotAllowed unless a person is asked."""
+        self._deciders.check_asked(request, who)
+
     async def answer(self, request: str | Request, answer: object, who: Principal, id: str) -> Decided:
         """Answer a request."""
         found = await self._decidable(request, who, id)

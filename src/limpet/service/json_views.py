@@ -25,13 +25,17 @@ from limpet.service.conversations import CompactionInfo, ConversationInfo, Deliv
 from limpet.service.diffs import Diff
 from limpet.service.doctor import Finding
 from limpet.service.error_records import ErrorInfo
+from limpet.service.family import Family
 from limpet.service.inbox import Decided, GrantInfo
 from limpet.service.moments import MomentJson
+from limpet.service.pieces import ValuePiece
 from limpet.service.prompts import PromptView
 from limpet.service.prune import Pruned
 from limpet.service.queries import CallInfo, DecisionInfo
 from limpet.service.replay import ReplayCheck, ReplayJson
 from limpet.service.report import Report
+from limpet.service.request_records import RequestRecord
+from limpet.service.step_details import StepDetail
 from limpet.service.steps import StepInfo
 from limpet.service.timeline import TimelineRow
 from limpet.service.tokens import NewToken, TokenInfo
@@ -48,8 +52,10 @@ VIEWS: Mapping[str, type] = {
     "an input of a run": RunInput,
     "a run as a task record": TaskRecord,
     "a step": StepInfo,
+    "a step with everything": StepDetail,
     "an event": EventView,
     "a request to a person": Request,
+    "a request with its decision": RequestRecord,
     "a decision of a request": Decided,
     "a standing approval": GrantInfo,
     "a state of a run": MomentJson,
@@ -58,12 +64,14 @@ VIEWS: Mapping[str, type] = {
     "a replay": ReplayJson,
     "a replay check": ReplayCheck,
     "a row of a timeline": TimelineRow,
+    "a family of runs": Family,
     "a decision": DecisionInfo,
     "an error": ErrorInfo,
     "a call of a tool": CallInfo,
     "a context slice": ContextSlice,
     "a prompt": PromptView,
     "a piece of an artifact": ArtifactPiece,
+    "a piece of a value": ValuePiece,
     "a message": Message,
     "a conversation": ConversationInfo,
     "a compaction": CompactionInfo,

@@ -20,11 +20,11 @@ import msgspec
 
 from limpet.clock import Duration
 from limpet.engine.execution.handle import Handle
-from limpet.engine.execution.principal import Principal
+from limpet.engine.execution.principal import Principal, Right
 from limpet.engine.execution.views import RunInfo
 from limpet.errors import InvalidArgument, LimpetError, QueryTimeout, Unexpected
 from limpet.redaction import hide_secrets_in
-from limpet.service.access import Permission, check_permission
+from limpet.service.access import Permission, check_permission, check_right
 from limpet.service.json_values import as_json
 from limpet.service.page import Page
 
@@ -88,6 +88,8 @@ class Param:
     """Name of the command line option, if it is not the parameter's name."""
     is_argument: bool = False
     """Whether the command line takes it by position."""
+    right: Right | None = None
+    """Right that a caller over HTTP or MCP needs in order to set it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +138,7 @@ Last = Annotated[int, Param(ge=1, le=MAX_ITEMS, description="Maximum number; the
 Cursor = Annotated[str | None, Param(description="Where to read on: `next` of the page before.")]
 Since = Annotated[
     Duration | datetime | None,
-    Param(description="Only the last period, such as 7d.", examples=["7d"]),
+    Param(description="Only since then: a period before now, such as 7d, or a time.", examples=["7d"]),
     InDoors(str | None),
 ]
 Text = Annotated[str, Param(description="Text to search for, ignoring case.", examples=["refund"])]
@@ -163,8 +165,8 @@ class Operation:
     topic: str = ""
     example: str = ""
     """Arguments of the command line, as an example."""
-    is_raw: bool = False
-    """Whether the result may contain credentials: it is not redacted."""
+    redacts_itself: bool = False
+    """Whether the method redacts what it returns: a piece of a text must not be redacted again."""
     is_large: bool = False
     """Whether it may read much of a log, or of the store. Servers keep such work apart from the rest."""
     is_idempotent: bool = True
@@ -236,7 +238,7 @@ class Operation:
         _, parts = msgspec.json.schema_components([self._arguments], ref_template="#/$defs/{name}")
         found = parts.pop(self.name)
         properties = {
-            name: {"description": each.about.description, **found["properties"][name], **_limits(each.about)}
+            name: {"description": _description(each.about), **found["properties"][name], **_limits(each.about)}
             for name, each in self.sent.items()
         }
         whole = {"type": "object", "properties": properties, "required": found.get("required", [])}
@@ -265,6 +267,9 @@ class Operation:
         """
         check_permission(who, self.name, self.needs)
         checked = self._checked(arguments, self.sent)
+        for name, each in self.sent.items():
+            if checked[name] != each.default:
+                check_right(who, self.name, name, each.about.right)
         if "by" in self.parameters:
             checked["by"] = who
         if "caller" in self._signature:
@@ -295,7 +300,7 @@ class Operation:
     def to_json(self, found: Any) -> Any:
         """Return a result as plain JSON, redacted and of limited size."""
         plain = as_json(found)
-        return bounded(plain if self.is_raw else hide_secrets_in(plain), is_page=isinstance(found, Page))
+        return bounded(plain if self.redacts_itself else hide_secrets_in(plain), is_page=isinstance(found, Page))
 
     def _checked(self, arguments: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> dict[str, Any]:
         """Return the arguments with their types; text is converted. Raises InvalidArgument."""
@@ -369,6 +374,10 @@ def _parameter(name: str, hint: Any, default: Any) -> Parameter | None:
     about = next((each for each in metadata if isinstance(each, Param)), Param(""))
     resource = next((each for each in metadata if isinstance(each, Resource)), None)
     return Parameter(name=name, type=kind, default=default, about=about, resource=resource)
+
+
+def _description(about: Param) -> str:
+    return about.description if about.right is None else f"{about.description} Needs the right `{about.right}`."
 
 
 def _limits(about: Param) -> dict[str, Any]:

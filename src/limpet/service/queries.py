@@ -4,7 +4,8 @@
 since="7d")`.
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, NamedTuple, TypeVar, get_args
@@ -37,11 +38,22 @@ from limpet.service.where_conditions import all_of
 from limpet.stores import Store
 from limpet.times import to_datetime
 
-__all__ = ["CallInfo", "DecisionInfo", "Queries", "check_last", "check_status"]
+__all__ = [
+    "CallInfo",
+    "DecisionInfo",
+    "Queries",
+    "check_last",
+    "check_status",
+    "labels_of",
+    "statuses_of",
+    "time_before",
+]
 
 T = TypeVar("T")
 # Maximum difference between the clocks of the writers.
 SKEW = 300 * SECOND
+# The beginning of a time in ISO 8601; other text is a duration.
+_DATE = re.compile(r"\d{4}-")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,13 +94,39 @@ def check_status(status: str | None) -> None:
         raise InvalidArgument(path="status", reason=f"unknown status {status!r}; use {', '.join(get_args(Status))}")
 
 
-async def _since(store: Store, since: Duration | datetime | None) -> int:
-    """Return a duration before now, or a datetime, in microseconds."""
-    if since is None:
-        return 0
-    if isinstance(since, datetime):
-        return to_microseconds(since, "since")
-    return await store.now() - microseconds(since)
+def statuses_of(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return one status or several as a tuple. Raises InvalidArgument for an unknown one."""
+    found = (given,) if isinstance(given, str) else tuple(given or ())
+    for each in found:
+        check_status(each)
+    return found
+
+
+def labels_of(given: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
+    """Return labels by name, from texts such as `team=sales`. Raises InvalidArgument."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    found: dict[str, str] = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or found.get(name, value) != value:
+            reason = f"{each!r} is not NAME=VALUE" if not equals else f"no run has two labels {name!r}"
+            raise InvalidArgument(path="labels", reason=reason)
+        found[name] = value
+    return found
+
+
+async def time_before(store: Store, given: Duration | datetime, path: str) -> int:
+    """Return a time, or a duration before now, in microseconds. A text may be either."""
+    if isinstance(given, str) and _DATE.match(given):
+        try:
+            given = msgspec.convert(given, datetime)
+        except msgspec.ValidationError:
+            reason = f"{given!r} is not a time; pass one such as 2026-11-16T12:00:00Z"
+            raise InvalidArgument(path=path, reason=reason) from None
+    if isinstance(given, datetime):
+        return to_microseconds(given, path)
+    return await store.now() - microseconds(given)
 
 
 class Queries:
@@ -111,7 +149,8 @@ class Queries:
         check_last(limit)
         if run is not None:
             await run_of(store, run)
-        return cls(store, await _since(store, since), limit, cursor, run)
+        start = 0 if since is None else await time_before(store, since, "since")
+        return cls(store, start, limit, cursor, run)
 
     async def search(self, text: str, *, kind: str | None) -> Page[Shown]:
         """Return events that contain a text, ignoring case."""

@@ -11,6 +11,7 @@ from limpet.errors import AlreadyAnswered, NotFound
 from limpet.service.views import not_a_run, request_of
 from limpet.stores import RequestFilter, RequestRow, RunFilter, RunRow, Store
 from limpet.stores.api.base import LARGEST_PAGE
+from limpet.stores.search import row_contains
 
 __all__ = [
     "each_run",
@@ -67,10 +68,22 @@ async def runs_in(
 
 
 def _matches(row: RunRow, where: RunFilter) -> bool:
-    wanted = ((where.agent, row.agent), (where.session, row.session), (where.user, row.user))
-    is_waiting = where.waits is None or any(each.startswith(f"{where.waits}:") for each in row.waits)
-    has_status = not where.status or row.status in where.status
-    return is_waiting and has_status and all(each in (None, found) for each, found in wanted)
+    wanted = (
+        (where.agent, row.agent),
+        (where.session, row.session),
+        (where.user, row.user),
+        (where.parent, row.parent),
+        (where.origin, row.origin),
+    )
+    return (
+        (where.waits is None or any(each.startswith(f"{where.waits}:") for each in row.waits))
+        and (not where.status or row.status in where.status)
+        and all(each in (None, found) for each, found in wanted)
+        and where.labels.items() <= row.labels.items()
+        and (where.created_from is None or row.created >= where.created_from)
+        and (where.created_before is None or row.created < where.created_before)
+        and (where.text is None or row_contains(row, where.text))
+    )
 
 
 async def owner_of(store: Store, conversation: str) -> RunRow | None:

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from limpet.errors import BlobDamaged, NotFound
 from limpet.events import Failure, Payload, Spent, canonical
 from limpet.journal import load_steps
 from limpet.redaction import hide_secrets
@@ -22,6 +23,7 @@ __all__ = [
     "AttemptInfo",
     "FailureInfo",
     "StepInfo",
+    "attempt_info",
     "bounded_value",
     "call_text",
     "describe_failure",
@@ -34,6 +36,7 @@ __all__ = [
     "some_steps",
     "step_infos",
     "used",
+    "whole_value",
 ]
 
 # Attempts that are shown of a step: the first ones and the last ones.
@@ -49,6 +52,8 @@ FOUND_BY = {
 }
 # Maximum length of arguments and results in a step's text.
 MAX_TEXT = 200
+# Maximum size of a value that is shown as a whole, in bytes.
+MAX_WHOLE = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +180,7 @@ def _info(view: StepView, args: Payload | None, result: Payload | None) -> StepI
         args=plain[0],
         result=plain[1],
         error=failure_info(view.error),
-        attempts=tuple(map(_attempt, attempts)),
+        attempts=tuple(map(attempt_info, attempts)),
         attempt_count=len(view.attempts),
         started=to_datetime(view.started),
         ended=to_datetime_or_none(view.ended),
@@ -197,7 +202,8 @@ def _info(view: StepView, args: Payload | None, result: Payload | None) -> StepI
     )
 
 
-def _attempt(attempt: AttemptView) -> AttemptInfo:
+def attempt_info(attempt: AttemptView) -> AttemptInfo:
+    """Return an attempt for display."""
     return AttemptInfo(
         number=attempt.number,
         status=attempt.status,
@@ -366,3 +372,13 @@ def plain_value(payload: Payload | None) -> Any:
     if payload is None:
         return None
     return payload.value() if payload.is_inline else {"blob": payload.blob, "bytes": payload.bytes}
+
+
+async def whole_value(store: Store, payload: Payload | None) -> Any:
+    """Return the value of a payload, loaded from its blob; one above 1 MB as a reference to its blob."""
+    if payload is None or payload.size > MAX_WHOLE:
+        return plain_value(payload)
+    try:
+        return await store.unpack(payload)
+    except (BlobDamaged, NotFound):  # A damaged blob must not hide the rest; `verify` reports it.
+        return plain_value(payload)

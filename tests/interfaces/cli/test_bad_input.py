@@ -57,7 +57,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("runs --last x", 2, "wrong_usage", "'--last'"),
     ("runs --last 0", 2, "wrong_usage", "'--last'"),
     ("runs --status odd", 2, "wrong_usage", "'--status'"),
-    ("runs --failed --waiting", 2, "wrong_usage", "pass only one of failed and waiting"),
+    ("runs --label team", 2, "invalid_argument", "'team' is not NAME=VALUE"),
     ("show", 2, "wrong_usage", "Missing argument 'RUN'"),
     ("cancel order-2", 2, "wrong_usage", "Missing option '--reason'"),
     ("runs --agent", 2, "wrong_usage", "requires an argument"),
@@ -251,7 +251,7 @@ def test_commands_do_not_create_a_schema_on_a_server(postgres_schema: str, words
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr.startswith("error: No store at postgresql://")
     assert done.stderr.endswith("[no_store]\n")
-    [found] = json.loads(limpet("doctor", "--json", "--url", postgres_schema).stdout)
+    [found] = json.loads(limpet("doctor", "--json", "--url", postgres_schema).stdout)["items"]
     assert (found["what"], found["message"]) == ("store", "no store")
 
 

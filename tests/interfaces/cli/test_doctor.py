@@ -36,7 +36,7 @@ def limpet(*words: str) -> Result:
 def run_doctor(*words: str) -> tuple[int, dict[str, dict[str, Any]]]:
     """Return the exit code, and the worst finding per subject."""
     done = limpet("doctor", *words, "--json")
-    findings = sorted(json.loads(done.stdout), key=lambda each: LEVELS.index(each["level"]))
+    findings = sorted(json.loads(done.stdout)["items"], key=lambda each: LEVELS.index(each["level"]))
     return done.exit_code, {each["what"]: each for each in findings}
 
 

@@ -27,7 +27,7 @@ async def read_all(app: limpet.App, artifact: str, data: bytes, limit: int) -> t
     """Read an existing artifact in pieces."""
     found, texts, start = b"", list[bool](), 0
     while True:
-        piece = await piece_of(app.store, "r", artifact, start=start, limit=limit)
+        piece = await piece_of(app.store, "r", artifact, start=start, limit=limit, raw=True)
         assert (piece.bytes, piece.start) == (len(data), start)
         assert (piece.text is None) != (piece.base64 is None)
         found += b64decode(piece.base64 or "") if piece.text is None else piece.text.encode()

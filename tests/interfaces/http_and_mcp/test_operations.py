@@ -30,7 +30,6 @@ NOT_OPERATIONS = {
     "worker",
     "serve",
     "mcp",
-    "doctor",
     "bench",
     "replay",
     "export",

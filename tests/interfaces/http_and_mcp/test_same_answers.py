@@ -23,7 +23,7 @@ QUERIES: dict[str, tuple[Any, list[str], Given]] = {
     "runs": (
         lambda app: app.runs(status="completed", user="ann", conversation="chat-7", last=5),
         ["--status", "completed", "--user", "ann", "--conversation", "chat-7", "--last", "5"],
-        {"status": "completed", "user": "ann", "conversation": "chat-7", "last": 5},
+        {"status": ["completed"], "user": "ann", "conversation": "chat-7", "last": 5},
     ),
     "info": (lambda app: app.info("refund-50"), ["refund-50"], {"run": "refund-50"}),
     "task": (lambda app: app.task("refund-50"), ["refund-50"], {"run": "refund-50"}),
@@ -36,6 +36,14 @@ QUERIES: dict[str, tuple[Any, list[str], Given]] = {
         ["refund-50", "--limit", "1"],
         {"run": "refund-50", "limit": 1},
     ),
+    "step": (lambda app: app.step("refund-50", 1), ["refund-50", "1"], {"run": "refund-50", "step": 1}),
+    "timeline": (
+        lambda app: app.timeline("refund-50", limit=2),
+        ["refund-50", "--limit", "2"],
+        {"run": "refund-50", "limit": 2},
+    ),
+    "lineage": (lambda app: app.lineage("refund-50"), ["refund-50"], {"run": "refund-50"}),
+    "doctor": (lambda app: app.doctor(last=2), ["--last", "2"], {"last": 2}),
     "grants": (lambda app: app.grants("refund-50"), ["refund-50"], {"run": "refund-50"}),
     "state": (
         lambda app: app.state("refund-50", before=1),
@@ -102,7 +110,7 @@ def run_command(url: str, name: str, words: list[str]) -> Any:
 
 
 def test_every_operation_is_covered() -> None:
-    assert QUERIES.keys() | {"artifact"} == OPERATIONS.keys()
+    assert QUERIES.keys() | {"artifact", "request", "value"} == OPERATIONS.keys()
 
 
 async def test_all_interfaces_return_the_same_results(url: str, server: httpx.Client) -> None:
@@ -157,6 +165,18 @@ async def test_all_interfaces_return_the_same_context_on_postgres(postgres_schem
                 assert wanted["left_out"]
                 assert http_get(server, "context", {"run": run, "max_tokens": 80}).json() == wanted
                 assert await call_json(pipes, "context", run=run, max_tokens=80) == wanted
+
+
+async def test_all_interfaces_show_the_same_request(url: str, server: httpx.Client) -> None:
+    """Its id is random, so it is found in the inbox first."""
+    async with limpet.open(url, worker=False) as app, over_pipes(url) as pipes, over_http(server) as http:
+        [asked] = await app.inbox(to="sales")
+        wanted = hide_secrets_in(as_json(await app.request(asked.id)))
+        assert wanted["decision"]["status"] == "open"
+        assert http_get(server, "request", {"request": asked.id}).json() == wanted
+        assert await call_json(pipes, "request", request=asked.id) == wanted
+        assert await call_json(http, "request", request=asked.id) == wanted
+        assert await to_thread(run_command, url, "request", [asked.id]) == wanted
 
 
 async def test_an_artifact_of_the_context_can_be_read_in_pieces(url: str, server: httpx.Client) -> None:

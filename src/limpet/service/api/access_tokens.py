@@ -38,7 +38,7 @@ class AccessTokens(AppCore):
         page = Page.cut(rows, limit, _cursor_of)
         return Page([token_info(row, now) for row in page], page.next)
 
-    @command("/tokens", needs="maintain", doors=DOORS, is_raw=True, is_idempotent=False)
+    @command("/tokens", needs="maintain", doors=DOORS, redacts_itself=True, is_idempotent=False)
     async def create_token(  # noqa: PLR0913 - all by name, and few at a time
         self,
         name: Annotated[str, Param(description="Who the token is for; recorded as the sender.", examples=["ann"])],

@@ -1,8 +1,12 @@
 """Agents, workers and counts."""
 
+from typing import Annotated
+
 from limpet.arguments import checked
+from limpet.clock import Duration, microseconds
 from limpet.service.api.core import AppCore
-from limpet.service.operation import query
+from limpet.service.doctor import CheckOptions, Finding, check_store
+from limpet.service.operation import InDoors, Param, query
 from limpet.service.page import Page
 from limpet.service.workers import AgentInfo, Stats, WorkerInfo, agents_of, stats_of, workers_of
 
@@ -29,3 +33,23 @@ class Fleet(AppCore):
     async def stats(self) -> Stats:
         """Count the runs, open requests and live workers."""
         return await stats_of(self.store, self._time.now())
+
+    @query("/doctor", needs=("payloads", "maintain"), is_large=True)
+    async def doctor(
+        self,
+        *,
+        last: Annotated[
+            int, Param(ge=1, le=1000, description="Number of newest runs to compare with their logs.")
+        ] = 100,
+        stuck: Annotated[
+            Duration,
+            Param(description="Report runs that have been ready for longer than this.", examples=["10m"]),
+            InDoors(str),
+        ] = "10m",
+    ) -> Page[Finding]:
+        """Check the store, its clock, stuck runs and workers. Each finding says what to do. Nothing is changed.
+
+        A finding about a run that waits for an operator quotes the reason.
+        """
+        options = CheckOptions(last=last, stuck=microseconds(stuck))
+        return Page(await check_store(self.store, self._settings.clock, options))

@@ -1,6 +1,6 @@
 """Inspect runs: lists, reports, steps, events, states, differences, prompts and artifacts."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
@@ -16,9 +16,10 @@ from limpet.events import Payload
 from limpet.journal import load
 from limpet.service import compare, diffs
 from limpet.service.api.core import AppCore
-from limpet.service.artifacts import DEFAULT_PIECE, MAX_CHARACTER, ArtifactPiece, content_of, piece_of
+from limpet.service.artifacts import ArtifactPiece, content_of, piece_of
 from limpet.service.compare import Comparison
 from limpet.service.diffs import Diff
+from limpet.service.family import Family, family_of
 from limpet.service.moments import Moment, MomentJson, Point, state_at
 from limpet.service.operation import (
     MAX_INTEGER,
@@ -32,14 +33,17 @@ from limpet.service.operation import (
     Param,
     Resource,
     RunId,
+    Since,
     StepNumber,
     query,
 )
 from limpet.service.page import Page, number_of
+from limpet.service.pieces import DEFAULT_PIECE, MAX_CHARACTER, ValuePiece, value_piece
 from limpet.service.prompts import PromptView, context_of, read_prompt
-from limpet.service.queries import check_last, check_status
+from limpet.service.queries import check_last, labels_of, statuses_of, time_before
 from limpet.service.report import Report, outcome, report
 from limpet.service.resolve import each_run, run_of, runs_in
+from limpet.service.step_details import StepDetail, step_detail
 from limpet.service.steps import StepInfo, step_infos
 from limpet.service.tasks import filter_of, read_task
 from limpet.service.timeline import TimelineRow, timeline
@@ -54,6 +58,9 @@ __all__ = ["Inspection"]
 # Prefix of the names of built-in agents.
 OWN = "limpet."
 Size = Annotated[int | None, Param(ge=1, le=MAX_INTEGER, description="Maximum size of the result.", examples=[2000])]
+PieceStart = Annotated[int, Param(ge=0, le=MAX_INTEGER, description="Offset of the first byte.")]
+PieceLimit = Annotated[int, Param(ge=MAX_CHARACTER, le=4_000_000, description="Maximum number of bytes.")]
+Raw = Annotated[bool, Param(description="Return it unchanged, with credentials.", right="raw")]
 
 # Levels of called runs whose requests a report shows.
 CALLED = 5
@@ -70,10 +77,10 @@ class Inspection(AppCore):
         self,
         *,
         status: Annotated[
-            str | None,
-            Param(description="Only runs with this status.", examples=["failed"]),
-            InDoors(Status | None),
-        ] = None,
+            str | Sequence[str] | None,
+            Param(description="Only runs with this status, or one of these.", examples=[["failed"]]),
+            InDoors(list[Status]),
+        ] = (),
         waits_for: Annotated[
             WaitKind | None, Param(description="Only runs that wait for this.", examples=["person"])
         ] = None,
@@ -83,21 +90,43 @@ class Inspection(AppCore):
         conversation: Annotated[
             str | None, Param(description="Only this conversation.", examples=["chat-7"]), Resource("conversation")
         ] = None,
+        parent: Annotated[
+            str | None, Param(description="Only runs that this run called.", examples=["ticket-42"]), Resource("run")
+        ] = None,
+        fork_of: Annotated[
+            str | None, Param(description="Only forks of this run.", examples=["ticket-42"]), Resource("run")
+        ] = None,
+        labels: Annotated[
+            Mapping[str, str] | Sequence[str],
+            Param(description="Labels, as NAME=VALUE. All must match.", examples=[["team=sales"]], flag="label"),
+            InDoors(list[str]),
+        ] = (),
+        text: Annotated[
+            str | None,
+            Param(description="Contained in id, agent, goal or the value of a label.", examples=["refund"]),
+        ] = None,
+        since: Annotated[Since, Param(description="Created since then: 7d before now, or a time.")] = None,
+        until: Annotated[Since, Param(description="Created before then: 1d before now, or a time.")] = None,
         last: Last = 50,
         cursor: Cursor = None,
     ) -> Page[RunInfo]:
-        """List the newest runs, with the status of each and what it waits for.
+        """List the newest runs, with the status of each and what it waits for. Every filter that is given must match.
 
         Runs of built-in agents (such as those that send notifications) are only included if `agent` names them.
         """
         check_last(last)
-        check_status(status)
         where = RunFilter(
-            status=(status,) if status else (),
+            status=statuses_of(status),
             waits=None if waits_for == "worker" else waits_for,
             agent=agent,
             session=session,
             user=user,
+            parent=parent,
+            origin=fork_of,
+            labels=labels_of(labels),
+            created_from=None if since is None else await time_before(self.store, since, "since"),
+            created_before=None if until is None else await time_before(self.store, until, "until"),
+            text=text,
         )
         fleet = await self._live_workers()
         pages: dict[str, Any] = {"page": min(last + 1, LARGEST_PAGE), "before": number_of(cursor)}
@@ -192,6 +221,14 @@ class Inspection(AppCore):
         steps = steps if before is None else steps._replace(before=before)
         steps = steps if seq is None else steps._replace(upto=seq)
         return Page.cut(await step_infos(self.store, id, steps), limit, lambda step: step.number)
+
+    @query("/runs/{run}/steps/{step}", needs="payloads", is_large=True, example="ticket-42 6")
+    async def step(self, run: RunId, step: StepNumber, /) -> StepDetail:
+        """Show one step with its whole arguments and result, all attempts, its requests and its compensation.
+
+        Only the events of this step are read, wherever they are in the log. A value above 1 MB is read with `value`.
+        """
+        return await step_detail(self.store, (await run_of(self.store, run)).id, step)
 
     @query("/runs/{run}/log", needs="payloads", is_large=True, example="ticket-42 --cursor 20")
     async def log(
@@ -299,7 +336,12 @@ class Inspection(AppCore):
         )
 
     @query(
-        "/runs/{run}/artifacts/{artifact}", needs="payloads", name="artifact", is_raw=True, example="ticket-42 01hx…"
+        "/runs/{run}/artifacts/{artifact}",
+        needs="payloads",
+        name="artifact",
+        redacts_itself=True,
+        is_large=True,
+        example="ticket-42 01hx…",
     )
     async def artifact_piece(
         self,
@@ -307,21 +349,70 @@ class Inspection(AppCore):
         artifact: Annotated[str, Param(description="Artifact id, from the run's context or state.")],
         /,
         *,
-        start: Annotated[int, Param(ge=0, le=MAX_INTEGER, description="Offset of the first byte.")] = 0,
-        limit: Annotated[
-            int, Param(ge=MAX_CHARACTER, le=4_000_000, description="Maximum number of bytes.")
-        ] = DEFAULT_PIECE,
+        start: PieceStart = 0,
+        limit: PieceLimit = DEFAULT_PIECE,
+        raw: Raw = False,
     ) -> ArtifactPiece:
-        """Read an artifact of a run, or a piece of it. To continue, pass `next` as `start`."""
-        return await piece_of(self.store, (await run_of(self.store, run)).id, artifact, start=start, limit=limit)
+        """Read an artifact of a run, or a piece of it. To continue, pass `next` as `start`.
+
+        Text is redacted as a whole, and then cut. Binary data, and text above 16 MiB, can only be read with `raw`,
+        unchanged; then binary data is in `base64`.
+        """
+        id = (await run_of(self.store, run)).id
+        return await piece_of(self.store, id, artifact, start=start, limit=limit, raw=raw)
 
     async def artifact(self, run: str, artifact: str, /) -> bytes:
         """Return the content of an artifact of a run."""
         return await read_whole(self.store, await content_of(self.store, run, artifact))
 
-    async def timeline(self, run: str, /) -> list[TimelineRow]:
-        """Return when a run worked and when it waited. Reads its whole log."""
-        return await timeline(self.store, (await run_of(self.store, run)).id)
+    @query("/runs/{run}/timeline", needs="look", is_large=True, example="ticket-42")
+    async def timeline(
+        self,
+        run: RunId,
+        /,
+        *,
+        limit: Limit = 1000,
+        cursor: Annotated[str | None, Param(description="Where to read on: `next` of the page before.")] = None,
+    ) -> Page[TimelineRow]:
+        """List when a run worked and when it waited: its steps and waits, in the order in which they started.
+
+        Reads its whole log. For a fork, only what came after the fork point is included.
+        """
+        check_last(limit, "limit")
+        start = number_of(cursor) or 0
+        rows = await timeline(self.store, (await run_of(self.store, run)).id)
+        page = Page.cut([*enumerate(rows[start:], start=start + 1)], limit, lambda each: each[0])
+        return Page((row for _, row in page), page.next)
+
+    @query("/runs/{run}/lineage", needs="look", is_large=True, example="ticket-42")
+    async def lineage(self, run: RunId, /) -> Family:
+        """Show the runs that a run came from, and those that came from it: forks, called runs and handoffs."""
+        return await family_of(self.store, run)
+
+    @query(
+        "/runs/{run}/values/{blob}",
+        needs="payloads",
+        name="value",
+        redacts_itself=True,
+        is_large=True,
+        example="ticket-42 3f9a… --limit 100000",
+    )
+    async def value_piece(
+        self,
+        run: RunId,
+        blob: Annotated[str, Param(description='Id of the value: `blob` of `{"blob": …, "bytes": …}`.')],
+        /,
+        *,
+        start: PieceStart = 0,
+        limit: PieceLimit = DEFAULT_PIECE,
+        raw: Raw = False,
+    ) -> ValuePiece:
+        """Read a large value of a run as JSON text, or a piece of it. To continue, pass `next` as `start`.
+
+        Where other queries show `{"blob": …, "bytes": …}`, the value is too large for them. It is redacted as a whole,
+        and then cut; `bytes` is the size of the redacted text. A value above 16 MiB can only be read with `raw`.
+        """
+        return await value_piece(self.store, run, blob, start=start, limit=limit, raw=raw)
 
     async def value(self, payload: Mapping[str, Any]) -> Any:
         """Return the value of a payload in an event, as `log` and `events` show it, loading it from a blob if

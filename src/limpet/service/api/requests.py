@@ -23,6 +23,7 @@ from limpet.service.operation import (
     query,
 )
 from limpet.service.page import Page
+from limpet.service.request_records import RequestRecord, request_record
 
 __all__ = ["Requests"]
 
@@ -59,9 +60,19 @@ class Requests(AppCore):
         `to` is a person (including the groups they belong to) or a group. A caller who may only decide requests gets
         those that they are asked.
         """
-        only_for = None if caller is None or may(caller, "payloads") else caller
-        names = self._inbox.addressed(to, only_for)
+        names = self._inbox.addressed(to, _limited(caller))
         return await self._inbox.inbox(names, run=run, risk=risk, older_than=older_than, limit=limit, cursor=cursor)
+
+    @query("/requests/{request}", needs=("payloads", "decide"), example="01j9x")
+    async def request(self, request: RequestId, /, *, caller: Caller = None) -> RequestRecord:
+        """Show one request, open or decided, with its context and who decided it, when, how and why.
+
+        A caller who may only decide requests gets one that they are asked.
+        """
+        found = await request_record(self.store, request)
+        if (only_for := _limited(caller)) is not None:
+            self._inbox.check_asked(found, only_for)
+        return found
 
     @command("/requests/{request}/answer", needs="decide", example="01j9x red")
     async def answer(
@@ -128,3 +139,8 @@ class Requests(AppCore):
     ) -> None:
         """Revoke a standing approval: the next call of its tool asks again."""
         await self._inbox.revoke(run, grant, self._principal(by), self._command_id(command_id), because)
+
+
+def _limited(caller: Principal | None) -> Principal | None:
+    """Return a caller who sees only requests that they are asked; None for one who sees all."""
+    return None if caller is None or may(caller, "payloads") else caller
