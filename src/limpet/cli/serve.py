@@ -62,6 +62,7 @@ def serve(  # noqa: PLR0913 - all by name, and few at a time
         list[str] | None,
         typer.Option(metavar="NAME=URL", help="Store of another tenant; its tokens have this name. Repeatable."),
     ] = None,
+    rate: Annotated[int, typer.Option(min=1, help="Requests a second of each caller.")] = 200,
     code: Agents = None,
     url: OwnUrl = None,
     json: Json = False,
@@ -98,6 +99,7 @@ def serve(  # noqa: PLR0913 - all by name, and few at a time
             origins=tuple(allow_origin or ()),
             public_url=public_url,
             proxies=tuple(proxy or ()),
+            rate=rate,
             told=print_address,
         )
     )

@@ -37,7 +37,7 @@ from limpet.web.callers import Auth, Callers
 from limpet.web.command_requests import EarlyReply, body_of, command_id_of, waiting_time
 from limpet.web.guard import LOCAL, Guard, Places
 from limpet.web.health import Health
-from limpet.web.limits import Limits
+from limpet.web.limits import RATE, Limits
 from limpet.web.openapi import CREATING, ROOT, document
 from limpet.web.replies import answered, refused
 
@@ -61,6 +61,7 @@ def asgi(  # noqa: PLR0913 - all by name, and few at a time
     origins: Collection[str] = (),
     public_url: str | None = None,
     tenants: Apps | None = None,
+    rate: float = RATE,
     also: Mapping[str, Mounted] | None = None,
     stopping: asyncio.Event | None = None,
 ) -> ASGIApp:
@@ -71,25 +72,29 @@ def asgi(  # noqa: PLR0913 - all by name, and few at a time
     default is LIMPET_TOKEN. A caller with such a token is the operator `env`. `tenants` are further apps by name; the
     tenant in a token selects its store.
 
-    `hosts` are the accepted host names, `origins` those whose pages may call the server from a browser. `public_url`
-    is the server's address as callers see it, if a proxy is in front. The application opens and closes the apps with
-    the server, unless they are already open. `also` maps paths to other applications to serve. After `stopping` is
-    set, callers do not wait for runs any more.
+    `hosts` are the accepted host names, `origins` those whose pages may call the server from a browser. `public_url` is
+    the server's address as callers see it, if a proxy is in front. Each caller may send `rate` requests a second. The
+    application opens and closes the apps with the server, unless they are already open. `also` maps paths to other
+    applications to serve. After `stopping` is set, callers do not wait for runs any more.
     """
     given = os.environ.get("LIMPET_TOKEN", "").strip() or None if auth is None else auth
+    if not rate > 0:
+        raise DefinitionError(what="rate", reason=f"{rate} must be more than 0")
     if given is not None and not given:
         raise DefinitionError(what="auth", reason="no client could authenticate; pass a token, or leave auth= out")
     apps, clock, stops = {TENANT: app, **(tenants or {})}, SystemClock(), stopping or asyncio.Event()
     places = Places(hosts, origins, public_url)
-    api = routed(apps, also or {}, places.public_url or "", stops)
+    api = routed(apps, also or {}, Limits(clock, rate), places.public_url or "", stops)
     guard = Guard(api, callers=Callers(apps, given, clock), places=places)
     return AccessLog(Health(guard, apps, clock, stops), clock)
 
 
-def routed(apps: Apps, also: Mapping[str, Mounted], public_url: str, stopping: asyncio.Event) -> Starlette:
+def routed(
+    apps: Apps, also: Mapping[str, Mounted], limits: Limits, public_url: str, stopping: asyncio.Event
+) -> Starlette:
     """Return the application behind the guard: the operations, their description, and others to serve."""
     operations = [each for each in operations_of(type(apps[TENANT])).values() if "http" in each.doors]
-    served = _Served(apps, Limits(SystemClock()), public_url, stopping)
+    served = _Served(apps, limits, public_url, stopping)
     api = Starlette(
         routes=[
             Route("/openapi.json", _describing(operations, public_url)),

@@ -12,6 +12,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from limpet.clock import SystemClock
 from limpet.engine.execution.principal import Principal
 from limpet.errors import AuthUnavailable, DefinitionError, LimpetError, NotAuthenticated
 from limpet.service.access import PRINCIPAL
@@ -20,6 +21,7 @@ from limpet.service.tokens import TENANT
 from limpet.web.access_log import note
 from limpet.web.api import Apps, opened, routed
 from limpet.web.guard import Places, marked
+from limpet.web.limits import RATE, Limits
 from limpet.web.replies import refused
 
 __all__ = ["install"]
@@ -28,17 +30,21 @@ log = logging.getLogger("limpet")
 Identify = Callable[[Request], Principal | Awaitable[Principal | None] | None]
 
 
-def install(service: Starlette, app: App, *, prefix: str, principal: Identify, tenants: Apps | None = None) -> None:
+def install(
+    service: Starlette, app: App, *, prefix: str, principal: Identify, tenants: Apps | None = None, rate: float = RATE
+) -> None:
     """Serve the HTTP API at a prefix of a FastAPI or Starlette application.
 
     `principal` takes a request, and returns who sends it, with roles, or None. Errors are answered as problems, also
     those of `principal`. The app is opened and closed with the service, unless it is already open. Requests of pages of
-    other origins are refused, so that `principal` may read a cookie.
+    other origins are refused, so that `principal` may read a cookie. Each caller may send `rate` requests a second.
     """
     if not prefix.startswith("/") or prefix.endswith("/"):
         raise DefinitionError(what="prefix", reason=f"{prefix!r} must begin with a slash, and not end with one")
     apps = {TENANT: app, **(tenants or {})}
-    service.mount(prefix, _Identified(routed(apps, {}, "", asyncio.Event()), principal, apps))
+    service.mount(
+        prefix, _Identified(routed(apps, {}, Limits(SystemClock(), rate), "", asyncio.Event()), principal, apps)
+    )
     around = service.router.lifespan_context
 
     @asynccontextmanager

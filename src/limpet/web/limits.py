@@ -16,8 +16,8 @@ __all__ = ["Buckets", "Limits"]
 SMALL, LARGE = 8, 2
 # Seconds that a request waits for its turn.
 QUEUE = 10.0
-# Requests of one caller: at once, a second, and in a burst.
-AT_ONCE, RATE, BURST = 64, 200.0, 400.0
+# Requests of one caller: at once, and a second. Twice as many may come in a burst.
+AT_ONCE, RATE = 64, 200.0
 # Keys whose requests are counted; the oldest is forgotten.
 KEYS = 10_000
 
@@ -55,9 +55,9 @@ class Buckets:
 class Limits:
     """Lets the requests of callers in, one after the other. Large operations never hold up small ones."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, rate: float = RATE) -> None:
         self._small, self._large = asyncio.Semaphore(SMALL), asyncio.Semaphore(LARGE)
-        self._buckets = Buckets(clock, rate=RATE, burst=BURST)
+        self._rate, self._buckets = rate, Buckets(clock, rate=rate, burst=2 * rate)
         self._served: Counter[Hashable] = Counter()
 
     @asynccontextmanager
@@ -67,7 +67,7 @@ class Limits:
         if self._served[key] >= AT_ONCE:
             raise TooManyRequests(reason=f"{AT_ONCE} of {who.name} are already being served", seconds=1)
         if wait := self._buckets.take(key):
-            raise TooManyRequests(reason=f"{who.name} may send {RATE:.0f} a second", seconds=ceil(wait))
+            raise TooManyRequests(reason=f"{who.name} may send {self._rate:.0f} a second", seconds=ceil(wait))
         self._served[key] += 1
         try:
             yield

@@ -18,6 +18,7 @@ from limpet.service.access import PRINCIPAL
 from limpet.service.tokens import TENANT
 from limpet.web.api import Apps, Mounted, asgi, opened
 from limpet.web.guard import LOCAL
+from limpet.web.limits import RATE
 
 __all__ = ["ServerOptions", "serve"]
 
@@ -44,6 +45,8 @@ class ServerOptions:
     """The server's address as callers see it, if a proxy is in front."""
     proxies: tuple[str, ...] = ()
     """Addresses of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed."""
+    rate: float = RATE
+    """Requests a second of each caller."""
     also: Mapping[str, Mounted]
 
 
@@ -57,6 +60,7 @@ async def serve(apps: Apps, options: ServerOptions, told: Callable[[str], None])
         origins=options.origins,
         public_url=options.public_url,
         tenants=apps,
+        rate=options.rate,
         also=options.also,
         stopping=stopping,
     )
@@ -72,8 +76,10 @@ async def serve(apps: Apps, options: ServerOptions, told: Callable[[str], None])
         timeout_graceful_shutdown=GRACE,
     )
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(opened(apps, [enter for _, enter in options.also.values()]))
+        await stack.enter_async_context(opened(apps))
         listening = stack.enter_context(_listening(options.host, options.port))
+        for _, enter in options.also.values():
+            await stack.enter_async_context(enter())
         address = options.public_url or f"http://{_shown(options.host)}:{listening.getsockname()[1]}"
         await _Server(config, lambda: told(address), stopping.set).serve([listening])
 

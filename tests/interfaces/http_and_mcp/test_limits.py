@@ -95,7 +95,7 @@ async def test_requests_of_a_caller_are_counted() -> None:
     """The same name in another tenant is another caller."""
     clock = FrozenClock()
     limit = Limits(clock)
-    for _ in range(int(limits.BURST)):
+    for _ in range(int(2 * limits.RATE)):
         async with limit.admitted(OPERATOR):
             pass
     with pytest.raises(limpet.TooManyRequests, match="200 a second"):

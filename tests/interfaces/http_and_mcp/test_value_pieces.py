@@ -142,6 +142,6 @@ async def test_an_offset_inside_a_character_is_refused() -> None:
 
 async def test_a_local_client_has_the_right() -> None:
     """MCP over pipes serves the process that started it, which can read the store anyway."""
-    async with doors() as at, Client(server_of(at.app)) as client:
+    async with doors() as at, Client(server_of({"main": at.app})) as client:
         assert SECRET in (await call_json(client, "value", run="r", blob=at.blob, raw=True))["text"]
         assert SECRET not in (await call_json(client, "value", run="r", blob=at.blob))["text"]
