@@ -1,6 +1,7 @@
 """Options and fixtures of the whole test suite."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,11 @@ from tests.servers.postgres import PostgresServer, drop_schema
 
 settings.register_profile("limpet", deadline=None)  # no test depends on time
 settings.load_profile("limpet")
+
+
+def pytest_configure() -> None:
+    """Let the programs that tests start react to Ctrl-C, also if the tests run in the background of a shell."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
