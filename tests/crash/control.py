@@ -5,7 +5,7 @@ from multiprocessing.connection import Connection
 import limpet
 from tests.crash.agents import install_kill
 
-__all__ = ["COUNT", "drive", "extend", "listener", "sender", "thrifty"]
+__all__ = ["COUNT", "drive", "drive_batch", "extend", "listener", "sender", "thrifty"]
 
 COUNT = 3
 
@@ -50,3 +50,11 @@ async def drive(pipe: Connection, url: str, run: str, where: str) -> None:
     install_kill(where)
     async with limpet.open(url, agents=[sender]) as app:
         await (await app.get(run, sender)).result(quiet=True)
+
+
+async def drive_batch(pipe: Connection, url: str, run: str, where: str) -> None:
+    """Drive a batch until it has ended, or die on the way."""
+    pipe.send("ready")
+    install_kill(where)
+    async with limpet.open(url, agents=[sender]) as app:
+        await (await app.get(run)).result(quiet=True)

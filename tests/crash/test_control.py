@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import limpet
-from tests.crash.control import COUNT, drive, extend, listener, sender, thrifty
+from tests.crash.control import COUNT, drive, drive_batch, extend, listener, sender, thrifty
 from tests.crash.test_requests import KILLED, Process
 
 get_context("forkserver").set_forkserver_preload(["tests.crash.jobs", "tests.crash.agents", "tests.crash.control"])
@@ -67,4 +67,28 @@ async def test_signals_of_a_run_that_was_killed_at_any_place_arrive_once(
             events = await kinds(app, f"l-{place}")
             assert (events["signal.received"], events["patch.received"]) == (COUNT, 1)
             await app.verify(f"l-{place}")
+    assert kills > 1
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_a_batch_that_was_killed_at_any_place_sends_each_command_once(
+    store: str, request: pytest.FixtureRequest, tmp_path: Path, *, full: bool
+) -> None:
+    """The next worker goes on with the batch."""
+    unit, found = places(store, 120, full=full)
+    shared, kills = request.getfixturevalue("postgres_schema") if store == "postgres" else "", 0
+    for place in found:
+        url = shared or f"sqlite:///{tmp_path}/{place}.db"
+        async with limpet.open(url, agents=[listener], worker=False) as app:
+            for number in range(COUNT):
+                await app.start(listener, id=f"l-{place}-{number}", user=f"ann-{place}")
+            await app.batch("cancel", user=f"ann-{place}", reason="closing", id=f"b-{place}")
+            kills += await Process(drive_batch, url, f"b-{place}", f"{unit}:{place}").ended() == KILLED
+        async with limpet.open(url, agents=[listener]) as app:
+            assert (await (await app.get(f"b-{place}")).result())["matched"] == COUNT
+            for number in range(COUNT):
+                with pytest.raises(limpet.RunCancelled):
+                    await (await app.get(f"l-{place}-{number}")).result()
+                assert (await kinds(app, f"l-{place}-{number}"))["cancel.requested"] == 1
+            await app.verify(f"b-{place}")
     assert kills > 1

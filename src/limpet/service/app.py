@@ -36,6 +36,7 @@ from limpet.ids import check_id
 from limpet.journal import ConversationWriter
 from limpet.service.api.access_tokens import AccessTokens
 from limpet.service.api.all_runs import AllRuns
+from limpet.service.api.batches import Batches
 from limpet.service.api.control import By, Control
 from limpet.service.api.fleet import Fleet
 from limpet.service.api.forks import Forks
@@ -43,6 +44,7 @@ from limpet.service.api.inspection import Inspection
 from limpet.service.api.messages import Messages
 from limpet.service.api.requests import Requests
 from limpet.service.api.storage import Storage
+from limpet.service.batches import batch_agent
 from limpet.service.initial_state import GivenState, initial_patch
 from limpet.service.notifier import notifier
 from limpet.service.once import agent_of, create_once
@@ -121,7 +123,7 @@ class StartOptions(RunOptions, total=False):
 
 
 @checked
-class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storage, AccessTokens):
+class App(Control, Batches, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storage, AccessTokens):
     """Start, control and inspect the runs of one store.
 
     Created by `limpet.open`. Use it with `async with`, or `await` it and call `close()`.
@@ -211,7 +213,7 @@ class App(Control, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storag
         assert self._listener is not None
         notifiers = [notifier(self.store, self._settings.clock, *each) for each in self._settings.channels.items()]
         self._worker_loop = self._settings.worker_loop(
-            [*self._all, *notifiers], worker, self._time, self, _duties(self.store, worker)
+            [*self._all, *notifiers, batch_agent(self)], worker, self._time, self, _duties(self.store, worker)
         )
         found = await self._worker_loop.start(self._listener)
         names = ", ".join(sorted(self._agents))

@@ -140,6 +140,16 @@ class Inbox:
         standing = [grant for grant in (await load(self._store, run)).grants if grant.standing]
         return [GrantInfo(grant=each.grant, by=each.by, tool=each.tool, risk=each.risk) for each in standing]
 
+    async def grant(self, run: str, who: Principal, id: str, tool: str | None, risk: str | None) -> GrantInfo:
+        """Give a standing approval of a tool or a risk."""
+        await run_of(self._store, run)
+        if bool(tool) == bool(risk):
+            raise InvalidArgument(path="tool", reason="pass either a tool or a risk")
+        given = GrantInfo(grant=f"{id}:grant", by=who.name, tool=tool or None, risk=risk or None)
+        body = b.GrantGiven(command=id, grant=given.grant, tool=given.tool, risk=given.risk, **who.sender)
+        await self._send(run, body)
+        return given
+
     async def revoke(self, run: str, grant: str, who: Principal, id: str, because: str) -> None:
         """Revoke a standing approval: the next call of its tool asks again."""
         if grant not in {each.grant for each in await self.grants(run)}:

@@ -8,6 +8,7 @@ from typing import Any
 from limpet.engine.execution.views import WaitsFor
 from limpet.engine.run.conversation import INTERRUPT
 from limpet.events.values import parse
+from limpet.service.batches import OWN
 from limpet.service.views import LIVE, wait_info
 from limpet.stores import RunRow, Store
 from limpet.times import to_datetime
@@ -44,7 +45,7 @@ class WorkerInfo:
     id: str
     is_live: bool
     agents: Mapping[str, tuple[str, ...]]
-    """Agents that it serves, with the versions that it accepts."""
+    """Agents that it serves, with the versions that it accepts; built-in ones are left out."""
     started: datetime
     lease_until: datetime
     duties: Mapping[str, datetime | None] = field(default_factory=dict)
@@ -125,7 +126,7 @@ async def workers_of(store: Store, now: int) -> list[WorkerInfo]:
         WorkerInfo(
             id=row.id,
             is_live=row.lease_until > now,
-            agents=dict(row.agents),
+            agents={name: versions for name, versions in row.agents.items() if not name.startswith(OWN)},
             started=to_datetime(row.started),
             lease_until=to_datetime(row.lease_until),
             duties={

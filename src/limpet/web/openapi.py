@@ -15,7 +15,7 @@ __all__ = ["CREATING", "ROOT", "document"]
 ROOT = f"/v{VERSION}"
 SCHEMAS = "#/components/schemas/"
 # Operations that create a run.
-CREATING = ("start", "fork")
+CREATING = ("start", "batch", "fork")
 PROBLEM_SCHEMA = {
     "title": "Problem",
     "type": "object",

@@ -1,6 +1,6 @@
 """Inspect runs: lists, reports, steps, events, states, differences, prompts and artifacts."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
@@ -9,14 +9,25 @@ import msgspec
 
 from limpet.arguments import checked
 from limpet.context.slice import ContextSlice
-from limpet.engine.execution.views import EventView, Request, RunInfo, RunInput, Status, WaitKind
+from limpet.engine.execution.views import EventView, Request, RunInfo, RunInput, WaitKind
 from limpet.engine.run.artifacts import read_whole
 from limpet.errors import InvalidArgument
 from limpet.events import Payload
 from limpet.journal import load
 from limpet.service import compare, diffs
 from limpet.service.api.core import AppCore
+from limpet.service.api.run_filters import (
+    CreatedBefore,
+    CreatedSince,
+    WithLabels,
+    WithParent,
+    WithSession,
+    WithStatus,
+    WithText,
+    WithUser,
+)
 from limpet.service.artifacts import ArtifactPiece, content_of, piece_of
+from limpet.service.batches import OWN
 from limpet.service.compare import Comparison
 from limpet.service.diffs import Diff
 from limpet.service.family import Family, family_of
@@ -33,7 +44,6 @@ from limpet.service.operation import (
     Param,
     Resource,
     RunId,
-    Since,
     StepNumber,
     query,
 )
@@ -55,8 +65,6 @@ from limpet.stores.fork_reads import StepRange
 
 __all__ = ["Inspection"]
 
-# Prefix of the names of built-in agents.
-OWN = "limpet."
 Size = Annotated[int | None, Param(ge=1, le=MAX_INTEGER, description="Maximum size of the result.", examples=[2000])]
 PieceStart = Annotated[int, Param(ge=0, le=MAX_INTEGER, description="Offset of the first byte.")]
 PieceLimit = Annotated[int, Param(ge=MAX_CHARACTER, le=4_000_000, description="Maximum number of bytes.")]
@@ -76,37 +84,24 @@ class Inspection(AppCore):
     async def runs(  # noqa: PLR0913 - all by name, and few at a time
         self,
         *,
-        status: Annotated[
-            str | Sequence[str] | None,
-            Param(description="Only runs with this status, or one of these.", examples=[["failed"]]),
-            InDoors(list[Status]),
-        ] = (),
+        status: WithStatus = (),
         waits_for: Annotated[
             WaitKind | None, Param(description="Only runs that wait for this.", examples=["person"])
         ] = None,
         agent: AgentName = None,
-        session: Annotated[str | None, Param(description="Only this session.", examples=["ann-1"])] = None,
-        user: Annotated[str | None, Param(description="Only this user.", examples=["ann"])] = None,
+        session: WithSession = None,
+        user: WithUser = None,
         conversation: Annotated[
             str | None, Param(description="Only this conversation.", examples=["chat-7"]), Resource("conversation")
         ] = None,
-        parent: Annotated[
-            str | None, Param(description="Only runs that this run called.", examples=["ticket-42"]), Resource("run")
-        ] = None,
+        parent: WithParent = None,
         fork_of: Annotated[
             str | None, Param(description="Only forks of this run.", examples=["ticket-42"]), Resource("run")
         ] = None,
-        labels: Annotated[
-            Mapping[str, str] | Sequence[str],
-            Param(description="Labels, as NAME=VALUE. All must match.", examples=[["team=sales"]], flag="label"),
-            InDoors(list[str]),
-        ] = (),
-        text: Annotated[
-            str | None,
-            Param(description="Contained in id, agent, goal or the value of a label.", examples=["refund"]),
-        ] = None,
-        since: Annotated[Since, Param(description="Created since then: 7d before now, or a time.")] = None,
-        until: Annotated[Since, Param(description="Created before then: 1d before now, or a time.")] = None,
+        labels: WithLabels = (),
+        text: WithText = None,
+        since: CreatedSince = None,
+        until: CreatedBefore = None,
         last: Last = 50,
         cursor: Cursor = None,
     ) -> Page[RunInfo]:

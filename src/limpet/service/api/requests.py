@@ -126,6 +126,25 @@ class Requests(AppCore):
         """List the standing approvals of a run."""
         return Page(await self._inbox.grants(run))
 
+    @command("/runs/{run}/grants", needs="maintain", example="ticket-42 --tool refund")
+    async def grant(
+        self,
+        run: RunId,
+        /,
+        *,
+        tool: Annotated[str | None, Param(description="Approve all calls of this tool.", examples=["refund"])] = None,
+        risk: Annotated[
+            str | None, Param(description="Approve all tools with this risk.", examples=["external_action"])
+        ] = None,
+        by: By,
+        command_id: CommandId = None,
+    ) -> GrantInfo:
+        """Approve all further calls of a tool, or of tools with a risk, in a run, until revoked.
+
+        A call that waits for an approval already still needs its own. Pass either `tool` or `risk`.
+        """
+        return await self._inbox.grant(run, self._principal(by), self._command_id(command_id), tool, risk)
+
     @command("/runs/{run}/grants/{grant}/revoke", needs="maintain", result=RunInfo, example="ticket-42 01j9y")
     async def revoke(
         self,
