@@ -380,10 +380,30 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
         Example({"request": Made("ask")}, {"by": "ann"}),
     ),
     "artifact": (Example({"run": "done", "artifact": Made("artifact")}),),
-    "artifact_piece": (Example({"run": "done", "artifact": Made("artifact")}, {"start": 0, "limit": 100}),),
+    "artifact_piece": (
+        Example({"run": "done", "artifact": Made("artifact")}, {"start": 0, "limit": 100, "raw": False}),
+    ),
     "replace": (
         Example(
             {}, {"interface": "x", "idle": True, "creates_store": True, "store": None, "url": None, "worker": None}
+        ),
+    ),
+    "batch": (
+        Example(
+            {"command": "pause"},
+            {
+                "status": "waiting",
+                "agent": None,
+                "session": None,
+                "user": "ann",
+                "labels": {},
+                "text": None,
+                "since": "1d",
+                "until": None,
+                "reason": "later",
+                "id": None,
+                "by": "ann",
+            },
         ),
     ),
     "cancel": (Example({"run": "hearing"}, {"reason": "enough", "by": "ann", "command_id": "c-1"}),),
@@ -432,8 +452,23 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
         ),
     ),
     "get": (Example({"run": "done", "agent": world}),),
+    "grant": (Example({"run": "hearing"}, {"tool": "law_look", "risk": None, "by": "ann", "command_id": None}),),
     "grants": (Example({"run": "granted"}),),
-    "inbox": (Example({}, {"older_than": "1us", "risk": None, "run": None, "to": "ann", "limit": 5, "cursor": None}),),
+    "doctor": (Example({}, {"last": 5, "stuck": "10m"}),),
+    "inbox": (
+        Example(
+            {},
+            {
+                "older_than": "1us",
+                "risk": None,
+                "run": None,
+                "to": "ann",
+                "limit": 5,
+                "cursor": None,
+                "caller": limpet.Principal(name="ann", roles=("approver",)),
+            },
+        ),
+    ),
     "info": (Example({"run": "done"}),),
     "import_tasks": (Example({"source": "tasks.json"}, {"agent": "law_world", "running": "pending", "by": "ann"}),),
     "input": (Example({"run": "done"}),),
@@ -477,6 +512,8 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
         ),
         Example({}, {"older_than": 0, "dry_run": False, "archive": "kept", "snapshots": 3}),
     ),
+    "request": (Example({"request": Made("ask")}, {"caller": None}),),
+    "lineage": (Example({"run": "done"}),),
     "reject": (Example({"request": Made("approval")}, {"by": "ann", "because": "no", "command_id": None}),),
     "replay": (Example({"run": "done"}, {"allow": [], "on_step": None, "to": None}),),
     "replay_all": (Example({}, {"agent": None, "last": 5, "status": ()}),),
@@ -517,6 +554,12 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
                 "status": None,
                 "user": None,
                 "waits_for": None,
+                "parent": None,
+                "fork_of": None,
+                "labels": ["team=sales"],
+                "text": "law",
+                "since": "1d",
+                "until": None,
                 "cursor": None,
             },
         ),
@@ -551,6 +594,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     "state": (Example({"run": "done"}, {"before": None, "after": None, "seq": None, "at": None, "steps": 5}),),
     "stats": (Example({}),),
     "show": (Example({"run": "done"}),),
+    "step": (Example({"run": "done", "step": 1}),),
     "steps": (Example({"run": "done"}, {"limit": 5, "cursor": None, "newest": True, "seq": 3}),),
     "create_token": (
         Example(
@@ -571,7 +615,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     "tokens": (Example({}, {"limit": 5, "cursor": None}),),
     "task": (Example({"run": "done"}),),
     "tasks": (Example({}, {"state": "failed", "agent": None, "last": 5, "cursor": None}),),
-    "timeline": (Example({"run": "done"}),),
+    "timeline": (Example({"run": "done"}, {"limit": 5, "cursor": None}),),
     "tool_calls": (
         Example(
             {"tool": "law_look"},
@@ -579,6 +623,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
         ),
     ),
     "value": (Example({"payload": {"json": 1}}),),
+    "value_piece": (Example({"run": "done", "blob": "b" * 64}, {"start": 0, "limit": 100, "raw": False}),),
     "verify": (Example({"run": "done"}), Example({}, {"heads": None, "pruned": None})),
     "workers": (Example({}),),
 }

@@ -44,7 +44,7 @@ from limpet.service.api.inspection import Inspection
 from limpet.service.api.messages import Messages
 from limpet.service.api.requests import Requests
 from limpet.service.api.storage import Storage
-from limpet.service.batches import batch_agent
+from limpet.service.batch_agent import batch_agent
 from limpet.service.initial_state import GivenState, initial_patch
 from limpet.service.notifier import notifier
 from limpet.service.once import agent_of, create_once

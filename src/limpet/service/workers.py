@@ -8,7 +8,7 @@ from typing import Any
 from limpet.engine.execution.views import WaitsFor
 from limpet.engine.run.conversation import INTERRUPT
 from limpet.events.values import parse
-from limpet.service.batches import OWN
+from limpet.service.batch_agent import OWN
 from limpet.service.views import LIVE, wait_info
 from limpet.stores import RunRow, Store
 from limpet.times import to_datetime

@@ -37,7 +37,7 @@ from limpet.web.callers import Auth, Callers
 from limpet.web.command_requests import EarlyReply, body_of, command_id_of, waiting_time
 from limpet.web.guard import LOCAL, Guard, Places
 from limpet.web.health import Health
-from limpet.web.limits import RATE, Limits
+from limpet.web.limits import RATE, RequestLimits
 from limpet.web.openapi import CREATING, ROOT, document
 from limpet.web.replies import answered, refused
 
@@ -84,13 +84,13 @@ def asgi(  # noqa: PLR0913 - all by name, and few at a time
         raise DefinitionError(what="auth", reason="no client could authenticate; pass a token, or leave auth= out")
     apps, clock, stops = {TENANT: app, **(tenants or {})}, SystemClock(), stopping or asyncio.Event()
     places = Places(hosts, origins, public_url)
-    api = routed(apps, also or {}, Limits(clock, rate), places.public_url or "", stops)
+    api = routed(apps, also or {}, RequestLimits(clock, rate), places.public_url or "", stops)
     guard = Guard(api, callers=Callers(apps, given, clock), places=places)
     return AccessLog(Health(guard, apps, clock, stops), clock)
 
 
 def routed(
-    apps: Apps, also: Mapping[str, Mounted], limits: Limits, public_url: str, stopping: asyncio.Event
+    apps: Apps, also: Mapping[str, Mounted], limits: RequestLimits, public_url: str, stopping: asyncio.Event
 ) -> Starlette:
     """Return the application behind the guard: the operations, their description, and others to serve."""
     operations = [each for each in operations_of(type(apps[TENANT])).values() if "http" in each.doors]
@@ -141,7 +141,7 @@ def _route(path: str, handlers: Mapping[str, Handler]) -> Route:
 class _Served:
     """The operations of the apps, as handlers of requests."""
 
-    def __init__(self, apps: Apps, limits: Limits, public_url: str, stopping: asyncio.Event) -> None:
+    def __init__(self, apps: Apps, limits: RequestLimits, public_url: str, stopping: asyncio.Event) -> None:
         self._apps, self._limits, self._public_url, self._stopping = apps, limits, public_url, stopping
 
     def handlers(self, operations: Iterable[Operation]) -> dict[str, dict[str, Handler]]:

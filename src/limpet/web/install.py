@@ -21,7 +21,7 @@ from limpet.service.tokens import TENANT
 from limpet.web.access_log import note
 from limpet.web.api import Apps, opened, routed
 from limpet.web.guard import Places, marked
-from limpet.web.limits import RATE, Limits
+from limpet.web.limits import RATE, RequestLimits
 from limpet.web.replies import refused
 
 __all__ = ["install"]
@@ -43,7 +43,7 @@ def install(
         raise DefinitionError(what="prefix", reason=f"{prefix!r} must begin with a slash, and not end with one")
     apps = {TENANT: app, **(tenants or {})}
     service.mount(
-        prefix, _Identified(routed(apps, {}, Limits(SystemClock(), rate), "", asyncio.Event()), principal, apps)
+        prefix, _Identified(routed(apps, {}, RequestLimits(SystemClock(), rate), "", asyncio.Event()), principal, apps)
     )
     around = service.router.lifespan_context
 

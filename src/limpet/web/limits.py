@@ -10,7 +10,7 @@ from limpet.clock import SECOND, Clock
 from limpet.engine.execution.principal import Principal
 from limpet.errors import ServerBusy, TooManyRequests
 
-__all__ = ["Buckets", "Limits"]
+__all__ = ["Buckets", "RequestLimits"]
 
 # Small operations that run at once, and large ones, which have a lane of their own.
 SMALL, LARGE = 8, 2
@@ -52,7 +52,7 @@ class Buckets:
             self._left.popitem(last=False)
 
 
-class Limits:
+class RequestLimits:
     """Lets the requests of callers in, one after the other. Large operations never hold up small ones."""
 
     def __init__(self, clock: Clock, rate: float = RATE) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 import limpet
-from limpet.service import batches
+from limpet.service import batch_agent
 
 
 class Shop:
@@ -45,7 +45,7 @@ async def failed(app: limpet.App, count: int) -> None:
 
 async def test_failed_runs_are_resumed_by_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sender is recorded in each run, and a repeated batch sends nothing."""
-    monkeypatch.setattr(batches, "BITE", 3)
+    monkeypatch.setattr(batch_agent, "BITE", 3)
     async with limpet.open("memory:", agents=[seller]) as app:
         await failed(app, 10)
         Shop.is_open = True
@@ -98,7 +98,7 @@ async def test_runs_that_have_ended_meanwhile_are_counted() -> None:
 
 
 async def test_a_large_batch_says_that_more_runs_match(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "MOST", 3)
+    monkeypatch.setattr(batch_agent, "MOST", 3)
     async with limpet.open("memory:", agents=[seller]) as app:
         await failed(app, 5)
         Shop.is_open = True

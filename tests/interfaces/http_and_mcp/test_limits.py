@@ -11,7 +11,7 @@ import pytest
 import limpet
 from limpet.clock import FrozenClock
 from limpet.web import asgi, limits
-from limpet.web.limits import Buckets, Limits
+from limpet.web.limits import Buckets, RequestLimits
 
 OPERATOR = limpet.Principal(name="ann", roles=("operator",))
 
@@ -94,7 +94,7 @@ async def test_one_caller_cannot_use_up_the_server(monkeypatch: pytest.MonkeyPat
 async def test_requests_of_a_caller_are_counted() -> None:
     """The same name in another tenant is another caller."""
     clock = FrozenClock()
-    limit = Limits(clock)
+    limit = RequestLimits(clock)
     for _ in range(int(2 * limits.RATE)):
         async with limit.admitted(OPERATOR):
             pass

@@ -19,7 +19,7 @@ from limpet.service.api.run_filters import (
     WithText,
     WithUser,
 )
-from limpet.service.batches import STATUSES, BatchCommand, batch_agent
+from limpet.service.batch_agent import STATUSES, BatchCommand, batch_agent
 from limpet.service.operation import AgentName, Param, command
 from limpet.service.queries import labels_of, statuses_of, time_before
 from limpet.stores import RunFilter

@@ -27,7 +27,7 @@ from limpet.service.api.run_filters import (
     WithUser,
 )
 from limpet.service.artifacts import ArtifactPiece, content_of, piece_of
-from limpet.service.batches import OWN
+from limpet.service.batch_agent import OWN
 from limpet.service.compare import Comparison
 from limpet.service.diffs import Diff
 from limpet.service.family import Family, family_of
