@@ -35,7 +35,7 @@ __all__ = ["OWN", "add_operations"]
 # Operations whose commands need something of their own: prompts, live views, files, the user's code.
 OWN = frozenset(
     {
-        "runs", "log", "answer", "fork", "verify", "prune", "artifact", "prompt", "say", "compact",
+        "runs", "log", "answer", "fork", "verify", "prune", "artifact", "prompt", "say", "compact", "audit",
     }
 )  # fmt: skip
 COMPLETIONS = {

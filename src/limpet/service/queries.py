@@ -37,7 +37,7 @@ from limpet.service.where_conditions import all_of
 from limpet.stores import Store
 from limpet.times import to_datetime
 
-__all__ = ["CallInfo", "DecisionInfo", "Queries", "check_last", "check_status"]
+__all__ = ["CallInfo", "DecisionInfo", "Queries", "check_last", "check_status", "since_time"]
 
 T = TypeVar("T")
 # Maximum difference between the clocks of the writers.
@@ -82,7 +82,7 @@ def check_status(status: str | None) -> None:
         raise InvalidArgument(path="status", reason=f"unknown status {status!r}; use {', '.join(get_args(Status))}")
 
 
-async def _since(store: Store, since: Duration | datetime | None) -> int:
+async def since_time(store: Store, since: Duration | datetime | None) -> int:
     """Return a duration before now, or a datetime, in microseconds."""
     if since is None:
         return 0
@@ -111,11 +111,11 @@ class Queries:
         check_last(limit)
         if run is not None:
             await run_of(store, run)
-        return cls(store, await _since(store, since), limit, cursor, run)
+        return cls(store, await since_time(store, since), limit, cursor, run)
 
     async def search(self, text: str, *, kind: str | None) -> Page[Shown]:
         """Return events that contain a text, ignoring case."""
-        kinds = [each.name for each in KINDS if kind is None or each.name == kind]
+        kinds = [each.name for each in KINDS if kind in (None, each.name) and not each.name.startswith("audit.")]
         if not kinds:
             near = ", ".join(each.name for each in KINDS if kind and kind.split(".")[0] in each.name)
             raise InvalidArgument(path="kind", reason=f"unknown kind {kind!r}{f'; similar: {near}' if near else ''}")
