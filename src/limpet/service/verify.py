@@ -69,7 +69,8 @@ class Verified:
         logs = [_counted(number, what) for what, number in others if number]
         if self.runs or not logs:
             logs.insert(0, _counted(self.runs, "run"))
-        return f"{' and '.join(logs)} with {_counted(self.events, 'event')} verified{against}"
+        found = " and ".join(filter(None, (", ".join(logs[:-1]), logs[-1])))
+        return f"{found} with {_counted(self.events, 'event')} verified{against}"
 
 
 async def verify_one(store: Store, run: str) -> Verified:

@@ -46,7 +46,7 @@ def test_an_export_is_checked_without_the_store(token: str, tmp_path: Path) -> N
 def test_verify_counts_audit_logs(token: str) -> None:
     """They are logs like those of runs."""
     assert limpet_json("verify")["audits"] == 1
-    assert "and 1 audit log with" in limpet("verify").stdout
+    assert " and 1 audit log with " in limpet("verify").stdout
 
 
 def test_an_audit_log_is_not_a_run(token: str) -> None:
