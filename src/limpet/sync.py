@@ -332,6 +332,11 @@ class App:
     create_token = _blocking(AsyncApp.create_token)
     revoke_token = _blocking(AsyncApp.revoke_token)
 
+    # The audit log
+
+    audit = _blocking(AsyncApp.audit)
+    export_audit = _blocking(AsyncApp.export_audit)
+
     # Queries across runs
 
     search = _blocking(AsyncApp.search)

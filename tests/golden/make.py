@@ -150,6 +150,26 @@ def talk() -> list[AnyBody]:
     ]
 
 
+def audited() -> list[AnyBody]:
+    """Return every kind of event of an audit log."""
+    return [
+        b.AuditStarted(month="2026-11"),
+        b.AuditRecorded(
+            command="e1",
+            by="ann",
+            via="http",
+            action="cancel",
+            kind="person",
+            tenant="main",
+            subject="r1",
+            outcome="wrong_state",
+            address="10.0.0.7",
+            request="key-1",
+            count=2,
+        ),
+    ]
+
+
 def sealed(run: str, bodies: list[tuple[AnyBody, int]]) -> list[Event]:
     """Return the bodies as a chain of events."""
     head: Head = START
@@ -189,6 +209,8 @@ def main() -> None:
     (FOLDER / "state.json").write_bytes(encode(fold(run)) + b"\n")
     talking = sealed("talk", [(body, 0) for body in talk()])
     (FOLDER / "conversation.jsonl").write_bytes(b"".join(line(event) + b"\n" for event in talking))
+    audit = sealed("limpet.audit.2026-11", [(body, 0) for body in audited()])
+    (FOLDER / "audit.jsonl").write_bytes(b"".join(line(event) + b"\n" for event in audit))
     asyncio.run(make_store(FOLDER / "store.db"))
     (FOLDER / "store.gz").write_bytes(gzip.compress((FOLDER / "store.db").read_bytes(), mtime=0))
     for leftover in FOLDER.glob("store.db*"):

@@ -611,6 +611,8 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
             },
         ),
     ),
+    "audit": (Example({}, {"who": "ann", "action": None, "outcome": None, "since": "1d", "limit": 5, "cursor": None}),),
+    "export_audit": (Example({"path": "audit.jsonl"}),),
     "revoke_token": (Example({"token": Made("token")}, {"by": "ann"}),),
     "tokens": (Example({}, {"limit": 5, "cursor": None}),),
     "task": (Example({"run": "done"}),),

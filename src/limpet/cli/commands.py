@@ -1,9 +1,22 @@
 """All commands. Each module registers its own with `command_group.command`."""
 
-from limpet.cli import benchmark, conversation, derived, dev, inbox, prompts, queries, replay, serve, storage, tokens
+from limpet.cli import (
+    audit,
+    benchmark,
+    conversation,
+    derived,
+    dev,
+    inbox,
+    prompts,
+    queries,
+    replay,
+    serve,
+    storage,
+    tokens,
+)
 from limpet.cli.command_group import command
 
 __all__ = [
-    "benchmark", "command", "conversation", "derived", "dev", "inbox", "prompts", "queries", "replay", "serve",
+    "audit", "benchmark", "command", "conversation", "derived", "dev", "inbox", "prompts", "queries", "replay", "serve",
     "storage", "tokens",
 ]  # fmt: skip

@@ -22,6 +22,7 @@ TOPICS = {
     "Conversations": ("say", "messages", "conversations", "sessions", "compact"),
     "Search all runs": ("search", "decisions", "errors", "calls", "agents", "workers", "stats"),
     "Manage tokens": ("token",),
+    "Audit": ("audit",),
     "Maintain the store": ("doctor", "verify", "export", "load", "import", "prune", "bench"),
 }
 _ENDS = re.compile(r"[.:;]\s|\.?$")

@@ -36,6 +36,7 @@ __all__ = ["OWN", "add_operations"]
 OWN = frozenset(
     {
         "runs", "log", "answer", "fork", "verify", "prune", "artifact", "prompt", "say", "compact", "doctor",
+        "audit",
     }
 )  # fmt: skip
 COMPLETIONS = {

@@ -15,6 +15,7 @@ from limpet.engine.execution.views import RunInfo
 from limpet.errors import LimpetError
 from limpet.service.app import App
 from limpet.service.archives import MAX_BYTES
+from limpet.service.audit import verify_audit
 from limpet.service.bundles import verify_bundle
 from limpet.service.prune import Pruned
 from limpet.service.resolve import find_run
@@ -32,7 +33,7 @@ def verify(  # noqa: PLR0913 - all by name, and few at a time
         str | None,
         typer.Argument(
             metavar="[RUN|FILE]",
-            help="Run id, or a file written by `limpet export`. Default: the whole store.",
+            help="Run id, or a file of `limpet export` or `limpet audit --export`. Default: the whole store.",
             autocompletion=complete_run,
         ),
     ] = None,
@@ -57,6 +58,10 @@ def verify(  # noqa: PLR0913 - all by name, and few at a time
     """
     if run is not None and run.endswith(".zip") and Path(run).is_file():
         done = asyncio.run(verify_bundle(Path(run), max_bytes))
+        print_json(done) if json else print_text(str(done))
+        return
+    if run is not None and run.endswith(".jsonl") and Path(run).is_file():
+        done = verify_audit(Path(run))
         print_json(done) if json else print_text(str(done))
         return
     bad: list[LimpetError] = []

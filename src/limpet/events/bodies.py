@@ -534,6 +534,33 @@ class ConversationCompacted(Attributed, frozen=True, kw_only=True):
     """Id of the command that sent the summary; "" if a run made it."""
 
 
+class AuditStarted(Body, frozen=True, kw_only=True):
+    """An audit log was created, for one month."""
+
+    month: str
+    """Year and month, such as "2026-11"."""
+
+
+class AuditRecorded(Command, frozen=True, kw_only=True):
+    """A caller did something, or was refused: who, what, from where, and how it ended. It has no payload."""
+
+    action: str
+    """Name of the operation, or of what happened, such as `login`, `refusal` or `token.created`."""
+    kind: str = ""
+    """Kind of the caller: `person`, `service` or `agent`; empty if the caller is unknown."""
+    tenant: str = ""
+    subject: str = ""
+    """Id of the run, request, conversation or token that it was done to."""
+    outcome: str = "done"
+    """`done`, or the code of the error."""
+    address: str = ""
+    """Network address of the caller."""
+    request: str = ""
+    """Id of the caller's request, by which repeated requests are recognised."""
+    count: int = 1
+    """Number of equal events that this one stands for."""
+
+
 class MessageSaid(Body, frozen=True, kw_only=True):
     """The agent added a message to a conversation, in the same append."""
 

@@ -68,6 +68,8 @@ AnyBody = (
     | b.ConversationForked
     | b.ConversationCompacted
     | b.MessageAdded
+    | b.AuditStarted
+    | b.AuditRecorded
 )
 
 
@@ -230,6 +232,8 @@ KINDS = (
     Kind("conversation.forked", 1, b.ConversationForked, _CREATOR),
     Kind("conversation.compacted", 2, b.ConversationCompacted, _SPEAKER),
     Kind("message.added", 2, b.MessageAdded, _SPEAKER),
+    Kind("audit.started", 1, b.AuditStarted, _CREATOR),
+    Kind("audit.recorded", 1, b.AuditRecorded, _COMMAND),
 )
 
 

@@ -40,7 +40,7 @@ async def check_position(store: Store, run: str) -> None:
     them is not checked.
     """
     row = await store.get(run)
-    if row.type == "conversation":
+    if row.type != "run":
         return
     building = Fold()
     async for event in store.log(run, upto=row.seq):

@@ -36,6 +36,7 @@ from limpet.ids import check_id
 from limpet.journal import ConversationWriter
 from limpet.service.api.access_tokens import AccessTokens
 from limpet.service.api.all_runs import AllRuns
+from limpet.service.api.auditing import Auditing
 from limpet.service.api.batches import Batches
 from limpet.service.api.control import By, Control
 from limpet.service.api.fleet import Fleet
@@ -123,7 +124,7 @@ class StartOptions(RunOptions, total=False):
 
 
 @checked
-class App(Control, Batches, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storage, AccessTokens):
+class App(Control, Batches, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storage, AccessTokens, Auditing):
     """Start, control and inspect the runs of one store.
 
     Created by `limpet.open`. Use it with `async with`, or `await` it and call `close()`.
@@ -227,6 +228,7 @@ class App(Control, Batches, Inspection, Requests, Forks, Messages, AllRuns, Flee
         if self._listener_task is not None:
             self._listener_task.cancel()
             self._listener_task = None
+        await self.audit_log.drain()
         await self.store.close()
 
     async def __aenter__(self) -> Self:

@@ -248,6 +248,8 @@ def _of_event(event: Event, body: AnyBody, requests: Requests) -> ChangeInfo | N
             return None
         case b.ConversationCreated() | b.ConversationForked() | b.ConversationCompacted() | b.MessageAdded():
             return None
+        case b.AuditStarted() | b.AuditRecorded():
+            return None
         case _:
             assert_never(body)
 

@@ -19,6 +19,7 @@ from limpet.engine.execution.views import EventView, Request, RunInfo, RunInput
 from limpet.engine.run.conversation import Message
 from limpet.llm import model
 from limpet.service.artifacts import ArtifactPiece
+from limpet.service.audit import AuditInfo
 from limpet.service.benchmark import Measurement
 from limpet.service.compare import Comparison
 from limpet.service.conversations import CompactionInfo, ConversationInfo, Delivery, SessionInfo
@@ -84,6 +85,7 @@ VIEWS: Mapping[str, type] = {
     "a result of `limpet bench`": Measurement,
     "a verification": Verified,
     "a deletion of runs": Pruned,
+    "an event of the audit log": AuditInfo,
     "an access token": TokenInfo,
     "a new access token": NewToken,
 }

@@ -60,11 +60,17 @@ class Verified:
     conversations: int = 0
     heads: int = 0
     """Number of logs that were compared with a saved head."""
+    audits: int = 0
+    """Number of audit logs, one for each month."""
 
     def __str__(self) -> str:
         against = f", {_counted(self.heads, 'saved head')} checked" if self.heads else ""
-        talks = f" and {_counted(self.conversations, 'conversation')}" if self.conversations else ""
-        return f"{_counted(self.runs, 'run')}{talks} with {_counted(self.events, 'event')} verified{against}"
+        others = (("conversation", self.conversations), ("audit log", self.audits))
+        logs = [_counted(number, what) for what, number in others if number]
+        if self.runs or not logs:
+            logs.insert(0, _counted(self.runs, "run"))
+        found = " and ".join(filter(None, (", ".join(logs[:-1]), logs[-1])))
+        return f"{found} with {_counted(self.events, 'event')} verified{against}"
 
 
 async def verify_one(store: Store, run: str) -> Verified:
@@ -79,7 +85,7 @@ async def verify_all(
     pruned: Path | None = None,
     bad: Callable[[LimpetError], object] | None = None,
 ) -> Verified:
-    """Check all runs and conversations, and saved heads if given.
+    """Check all runs, conversations and audit logs, and saved heads if given.
 
     `pruned` is the list of runs that were deleted on purpose; those may be missing. The first difference raises
     Tampered, and the first log of a newer version raises NewerVersion. With `bad`, each error is passed to it instead,
@@ -90,12 +96,13 @@ async def verify_all(
     ended: dict[str, int] = {}
     for each in gone:  # An id can have been used and pruned more than once.
         ended[each.run] = max(each.seq, ended.get(each.run, 0))
-    done = runs = talks = events = held = 0
+    done = runs = talks = audits = events = held = 0
     seen: set[str] = set()
     async for number, run in _streams(store):
         with _reporting(bad):
             found = await _verify_listed(store, number, run, seen)
             runs, talks, events = runs + found.runs, talks + found.conversations, events + found.events
+            audits += found.audits
         done += 1
         progress(done)
     for each in kept:
@@ -105,7 +112,7 @@ async def verify_all(
     for check in (_check_counts, _check_strays, _check_contracts):
         with _reporting(bad):
             await check(store)
-    return Verified(runs=runs, events=events, conversations=talks, heads=held)
+    return Verified(runs=runs, events=events, conversations=talks, heads=held, audits=audits)
 
 
 async def save_heads(store: Store, path: Path) -> int:
@@ -148,8 +155,9 @@ async def _verify(store: Store, run: str, seen: set[str]) -> Verified:
                 await _check_blob(store, run, blob)
                 seen.add(blob)
         await check_snapshots(store, run, Learned)
-        is_talk = (await store.get(run)).type == "conversation"
-    return Verified(runs=int(not is_talk), events=head.seq, conversations=int(is_talk))
+        type = (await store.get(run)).type
+    counted = {"runs": int(type == "run"), "conversations": int(type == "conversation"), "audits": int(type == "audit")}
+    return Verified(events=head.seq, **counted)
 
 
 async def _check_blob(store: Store, run: str, blob: str) -> None:
@@ -234,7 +242,7 @@ def read_ends(path: Path, *, torn: bool = False) -> list[LogEnd]:
 
 
 async def _streams(store: Store) -> AsyncIterator[tuple[int, str]]:
-    """Yield every run and conversation by number and id, the oldest first."""
+    """Yield every run, conversation and audit log by number and id, the oldest first."""
     after = BEFORE_ALL
     while page := await store.streams(after=after):
         for after, run in page:

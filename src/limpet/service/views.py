@@ -23,6 +23,7 @@ from limpet.state import Position
 from limpet.stores import RequestRow, RunRow, Store
 from limpet.stores.blobs import INLINE
 from limpet.stores.fork_reads import StepRange
+from limpet.stores.writes import AUDIT
 from limpet.times import format_time, to_datetime, to_datetime_or_none
 
 __all__ = [
@@ -108,7 +109,9 @@ def waits_for_worker(run: RunInfo) -> bool:
 
 
 def not_a_run(id: str) -> InvalidArgument:
-    """Return the error for a conversation's id where a run's id is required."""
+    """Return the error for the id of a conversation or an audit log where a run's id is required."""
+    if id.startswith(AUDIT):
+        return InvalidArgument(path="run", reason=f"{id!r} is an audit log; use `audit`")
     return InvalidArgument(path="run", reason=f"{id!r} is a conversation; use `messages` or `say`")
 
 

@@ -360,7 +360,14 @@ class Fold:
                 pass
             case b.CompensationCompleted() | b.CompensationFailed() | b.CompensationSkipped():
                 pass
-            case b.ConversationCreated() | b.ConversationForked() | b.ConversationCompacted() | b.MessageAdded():
+            case (
+                b.ConversationCreated()
+                | b.ConversationForked()
+                | b.ConversationCompacted()
+                | b.MessageAdded()
+                | b.AuditStarted()
+                | b.AuditRecorded()
+            ):
                 raise Tampered(run=event.run, seq=event.seq, reason=f"{event.kind} does not belong in a run's log")
             case _:
                 assert_never(body)

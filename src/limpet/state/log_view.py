@@ -314,6 +314,8 @@ class LogView:
                 | b.ConversationForked()
                 | b.ConversationCompacted()
                 | b.MessageAdded()
+                | b.AuditStarted()
+                | b.AuditRecorded()
             ):
                 pass
             case _:

@@ -243,6 +243,8 @@ def _diagnose_stale(tx: Transaction, leg: writes.Extend) -> NoReturn:
     lost events, or is not the one that the writer knows.
     """
     row = tx.row(leg.run)
+    if row.type == "audit":
+        raise InvalidAppend(run=leg.run, reason="the events of an audit log are sealed by the store")
     if leg.fence is not None and row.type == "conversation":
         raise InvalidAppend(run=leg.run, reason="a conversation has no fence")
     if leg.fence is None and row.type == "run":
@@ -291,8 +293,7 @@ def _decode_all(tx: Transaction, events: Sequence[Event]) -> tuple[Sealed, ...]:
 
 def _accept_commands(tx: Transaction, leg: writes.SendCommands) -> Head:
     row = tx.row(leg.run)
-    if row.type != "run":
-        raise InvalidAppend(run=leg.run, reason="a conversation takes no commands")
+    _check_takes(row, leg.bodies)
     recorded = tx.tables.command(row, _command_id(leg.bodies[0]))
     if recorded is not None:
         if not _is_repeated(tx.decode(recorded), leg.bodies[0]):
@@ -308,6 +309,15 @@ def _accept_commands(tx: Transaction, leg: writes.SendCommands) -> Head:
         if refused is not None:
             raise refused
     return tx.write(row, leg.bodies, leg.actor)
+
+
+def _check_takes(row: RunRow, bodies: Sequence[AnyBody]) -> None:
+    """Raise InvalidAppend for commands that a stream of this type does not take."""
+    if row.type == "conversation":
+        raise InvalidAppend(run=row.id, reason="a conversation takes no commands")
+    for body in bodies:
+        if isinstance(body, b.AuditRecorded) != (row.type == "audit"):
+            raise InvalidAppend(run=row.id, reason="an audit log takes audit.recorded, and no other stream does")
 
 
 def _is_repeated(stored: AnyBody, sent: AnyBody) -> bool:

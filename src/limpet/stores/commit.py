@@ -298,6 +298,8 @@ def _load(tx: Transaction, op: writes.Load) -> RunRow:
     A run that a worker held in the other store is released, and one that has not ended is paused.
     """
     first, last = op.events[0], op.events[-1]
+    if first.run.startswith(writes.AUDIT):
+        raise InvalidAppend(run=first.run, reason="an audit log belongs to one store, and cannot be loaded")
     existing = tx.tables.row(first.run)
     if existing is not None:
         raise IdConflict(what="run", id=first.run, reason=f"by agent {existing.agent!r} in this store")

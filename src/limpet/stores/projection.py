@@ -167,7 +167,14 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
             return Delta(row=Resumed())
         case b.CompensationStarted() | b.CompensationSkipped():
             return Delta(row=Undoing())
-        case b.RunCreated() | b.RunForked() | b.RunClaimed() | b.ConversationCreated() | b.ConversationForked():
+        case (
+            b.RunCreated()
+            | b.RunForked()
+            | b.RunClaimed()
+            | b.ConversationCreated()
+            | b.ConversationForked()
+            | b.AuditStarted()
+        ):
             return NOTHING  # These create or claim a whole row.
         case (
             b.StepProgressed()
@@ -185,6 +192,7 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
             | b.MessageSaid()
             | b.MessageAdded()
             | b.ConversationCompacted()
+            | b.AuditRecorded()
             | b.ExternalRead()
             | b.ExternalInvalidated()
             | b.PatchReceived()
@@ -255,6 +263,8 @@ def new_row(event: Event, body: AnyBody) -> RunRow:
             if isinstance(body, b.ConversationCreated):
                 return conversation
             return replace(conversation, origin=body.conversation, origin_at=body.at)
+        case b.AuditStarted():
+            return replace(row, type="audit", status="open", ready_at=None)
         case _:
             raise ValueError(f"{event.kind} cannot start a stream")
 

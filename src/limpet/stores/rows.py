@@ -36,11 +36,11 @@ class RunRow(Part, frozen=True, kw_only=True):
     number: int
     """The store's own number of the stream; it changes when a run moves to another store."""
     id: str
-    type: Literal["run", "conversation"] = "run"
+    type: Literal["run", "conversation", "audit"] = "run"
     agent: str = ""
     agent_version: str = ""
     status: Status | Literal["open"] = "pending"
-    """A conversation is `open`."""
+    """A conversation and an audit log are `open`."""
     waits: tuple[str, ...] = ()
     ready_at: int | None = None
     """Time from which a worker may claim the run; None while it waits for something other than time."""
@@ -226,7 +226,7 @@ class Late(NamedTuple):
 class RunFilter(Part, frozen=True, kw_only=True):
     """A filter of runs; every field that is set must match."""
 
-    type: Literal["run", "conversation"] = "run"
+    type: Literal["run", "conversation", "audit"] = "run"
     status: tuple[str, ...] = ()
     waits: Literal["person", "signal", "run", "time", "operator"] | None = None
     """Only runs that wait for this."""

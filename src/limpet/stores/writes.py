@@ -12,6 +12,7 @@ from msgspec import Struct
 from limpet.errors import InvalidAppend, InvalidValue
 from limpet.events import VOCABULARY, AnyBody, Event, Head, Packed, Sealed, WrittenBy, canonical
 from limpet.events.bodies import (
+    AuditStarted,
     Command,
     ConversationCreated,
     ConversationForked,
@@ -29,6 +30,7 @@ from limpet.stores.blobs import Blob
 from limpet.stores.rows import ContractRow, KeyRow, RunRow, TokenRow, WorkerRow
 
 __all__ = [
+    "AUDIT",
     "DERIVED",
     "ENCRYPTED",
     "YES",
@@ -445,6 +447,10 @@ class SaveKeys(Op[bool], frozen=True, kw_only=True):
     after: tuple[KeyRow, ...]
 
 
+AUDIT = "limpet.audit."
+"""Start of the ids of audit logs. No other stream may have such an id, or it could take the place of one."""
+
+
 def check_leg(leg: Leg) -> None:
     """Raise InvalidAppend for a leg that no correct writer would send, before anything is touched."""
     check_id(leg.run)
@@ -471,6 +477,9 @@ def check_contract(row: ContractRow) -> None:
 
 def _check_creation(leg: Create) -> None:
     _check_bodies(leg.run, leg.bodies[:1], WrittenBy.CREATOR)
+    if leg.run.startswith(AUDIT) != isinstance(leg.bodies[0], AuditStarted):
+        reason = f"ids of audit logs, and only these, start with {AUDIT}"
+        raise InvalidAppend(run=leg.run, reason=reason, fix="Use another id.")
     if isinstance(leg.bodies[0], RunForked | ConversationForked) and leg.bodies[0].at < 1:
         raise InvalidAppend(run=leg.run, reason="a fork must share at least the first event")
     if isinstance(leg.bodies[0], RunCreated | RunForked | ConversationCreated | ConversationForked):
@@ -478,7 +487,7 @@ def _check_creation(leg: Create) -> None:
     if VOCABULARY.kind_of(leg.bodies[0]).name.startswith("conversation."):
         _check_bodies(leg.run, leg.bodies[1:], WrittenBy.SPEAKER, at_least=0)
     elif len(leg.bodies) > 1:
-        raise InvalidAppend(run=leg.run, reason="a run must be created with one event")
+        raise InvalidAppend(run=leg.run, reason="a run or an audit log must be created with one event")
     elif isinstance(leg.bodies[0], RunCreated) and leg.bodies[0].initial is not None:
         apply(AgentState(), leg.bodies[0].initial)
 

@@ -350,7 +350,7 @@ def test_the_verify_command_lists_all_tampered_runs(editor: SqliteRowEditor, pat
         "error: The log of asks",
         "error: The log of broken",
     ]
-    assert done.stdout.startswith("16 runs and 2 conversations with ")
+    assert done.stdout.startswith("16 runs, 2 conversations and 1 audit log with ")
     assert not path.with_name("heads").exists()
     one = CliRunner().invoke(command, ["verify", "pending", "--url", f"sqlite:///{path}"])
     assert (one.exit_code, one.stdout) == (0, "1 run with 1 event verified\n")

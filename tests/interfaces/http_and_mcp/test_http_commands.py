@@ -94,6 +94,24 @@ async def test_an_admin_manages_tokens(tmp_path: Path) -> None:
         assert await find_caller(app.store, made["token"]) is None
 
 
+async def test_an_auditor_reads_the_audit_log(tmp_path: Path) -> None:
+    """Others are refused, also where an operator may read the log of any run."""
+    async with served(f"sqlite:///{tmp_path}/a.db") as (_, clients):
+        made = await post(clients["admin"], "/tokens", name="eve", roles=["viewer"])
+        found = (await clients["auditor"].get("/v1/audit", params={"who": "admin-ann", "since": "1h"})).json()
+        [event] = found["items"]
+        assert (event["action"], event["subject"], event["door"]) == ("token.created", made["info"]["id"], "http")
+        for role in ("viewer", "operator", "approver", "admin", "worker"):
+            assert (await clients[role].get("/v1/audit")).status_code == 403
+        for part in ("", "/log", "/info", "/steps", "/state", "/context", "/input", "/task", "/diff"):
+            answer = await clients["operator"].get(f"/v1/runs/{event['log']}{part}")
+            assert answer.status_code in (404, 422), part
+        assert (await clients["operator"].get("/v1/search", params={"text": "token"})).json()["items"] == []
+        body = {"agent": "commands_asker", "input": "x", "id": "limpet.audit.2030-01"}
+        wrong = await clients["operator"].post("/v1/runs", json=body)
+        assert (wrong.status_code, wrong.json()["code"]) == (422, "invalid_append")
+
+
 async def waits(app: limpet.App, run: str) -> None:
     """Return when a run waits."""
     async for event in (await app.get(run)).events():

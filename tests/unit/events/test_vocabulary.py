@@ -183,6 +183,7 @@ def test_the_commands_are_a_closed_list() -> None:
         "cancel.requested",
         "pause.requested",
         "resume.requested",
+        "audit.recorded",
     }
 
 

@@ -273,6 +273,8 @@ class History:
                 pass
             case b.ConversationCreated() | b.ConversationForked() | b.ConversationCompacted() | b.MessageAdded():
                 pass
+            case b.AuditStarted() | b.AuditRecorded():
+                pass
             case _:
                 assert_never(body)
 

@@ -12,6 +12,7 @@ from limpet.errors import InvalidArgument, NotFound
 from limpet.ids import check_id
 from limpet.service.api.control import By
 from limpet.service.api.core import AppCore
+from limpet.service.audit import AuditEvent
 from limpet.service.operation import CommandId, Cursor, Door, InDoors, Limit, Param, command, query
 from limpet.service.page import Page
 from limpet.service.tokens import TENANT, NewToken, TokenInfo, create_token, token_id, token_info
@@ -83,7 +84,9 @@ class AccessTokens(AppCore):
             rights=tuple(rights),
             tenant=who.tenant or TENANT if tenant is None else tenant,
         )
-        return await create_token(self.store, self._settings.ids, caller, expires=until, by=who.name, command=given)
+        made = await create_token(self.store, self._settings.ids, caller, expires=until, by=who.name, command=given)
+        await self._audit_token("token.created", made.info.id, who)  # if this fails, the text of the token is lost
+        return made
 
     @command("/tokens/{token}/revoke", needs="maintain", doors=DOORS, is_destructive=True)
     async def revoke_token(
@@ -94,12 +97,16 @@ class AccessTokens(AppCore):
         by: By = None,
     ) -> TokenInfo:
         """Revoke an access token, from now on. Repeating it changes nothing: the first revocation stands."""
-        id = check_id(token_id(str.__str__(token)))
-        await self.store.revoke_token(id, self._principal(by).name)
+        id, who = check_id(token_id(str.__str__(token))), self._principal(by)
+        await self.store.revoke_token(id, who.name)
         row = await self.store.token(id)
         if row is None:
             raise NotFound(what="token", id=id, fix="List the tokens of this store: `limpet token list`.")
+        await self._audit_token("token.revoked", id, who)
         return token_info(row, await self.store.now())
+
+    async def _audit_token(self, action: str, id: str, who: Principal) -> None:
+        await self.audit_log.record(AuditEvent(action=action, who=who, subject=id))
 
 
 def _cursor_of(row: TokenRow) -> str:

@@ -57,7 +57,7 @@ from limpet.service.step_details import StepDetail, step_detail
 from limpet.service.steps import StepInfo, step_infos
 from limpet.service.tasks import filter_of, read_task
 from limpet.service.timeline import TimelineRow, timeline
-from limpet.service.views import event_views, read_end, request_of, run_info
+from limpet.service.views import event_views, not_a_run, read_end, request_of, run_info
 from limpet.state import ENDED, TaskRecord, TaskState
 from limpet.stores import RequestFilter, RunFilter, RunRow
 from limpet.stores.api.base import LARGEST_PAGE
@@ -237,6 +237,8 @@ class Inspection(AppCore):
         """List the events of a run in order."""
         check_last(limit, "limit")
         row, after = await self.store.get(run), number_of(cursor) or 0
+        if row.type == "audit":
+            raise not_a_run(run)
         events = await self.store.read(run, after=after, limit=limit)
         found = Page.cut(await event_views(self.store, events), limit, lambda event: event.seq)
         if found and found.next is None and found[-1].seq < row.seq:

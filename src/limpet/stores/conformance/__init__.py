@@ -16,6 +16,7 @@ Behaviours that need a capability that the store does not declare are omitted; c
 from limpet.stores.backend import Capabilities
 from limpet.stores.conformance import (
     append,
+    audit,
     blobs,
     claim,
     clocks,
@@ -65,6 +66,7 @@ TOPICS = (
     snapshots,
     contracts,
     conversations,
+    audit,
     watch,
     concurrency,
     payloads,
