@@ -341,7 +341,7 @@ class NotFound(LimpetError):
 
 @dataclass(eq=False, repr=False)
 class IdConflict(LimpetError):
-    """The id already belongs to something else: a run of another agent or input, or a different command."""
+    """The id already belongs to something else: a run of another agent, input or options, or another command."""
 
     what: str
     """`run` or `command`."""
