@@ -18,6 +18,7 @@ import limpet
 from limpet import testing
 from limpet.engine.run.run import Run
 from limpet.service.app import App
+from limpet.service.artifacts import content_of
 from limpet.stores import RunFilter
 from limpet.testing.app import TestApp
 
@@ -361,7 +362,8 @@ async def worlds() -> AsyncIterator[tuple[TestApp, dict[str, Any]]]:
         [grant] = await app.grants("granted")
         [artifact] = (await app.state("done")).artifacts
         made = {"ask": asked["asking"], "approval": asked["approving"].id, "grant": grant.grant}
-        yield app, {**made, "artifact": artifact.artifact_id}
+        content = await content_of(app.store, "done", artifact.artifact_id)
+        yield app, {**made, "artifact": artifact.artifact_id, "blob": content.blob}
 
 
 async def nothing() -> int:
@@ -379,7 +381,9 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
         Example({"request": Made("ask")}, {"by": "ann"}),
     ),
     "artifact": (Example({"run": "done", "artifact": Made("artifact")}),),
-    "artifact_piece": (Example({"run": "done", "artifact": Made("artifact")}, {"start": 0, "limit": 100}),),
+    "artifact_piece": (
+        Example({"run": "done", "artifact": Made("artifact")}, {"start": 0, "limit": 100, "raw": True}),
+    ),
     "replace": (
         Example(
             {}, {"interface": "x", "idle": True, "creates_store": True, "store": None, "url": None, "worker": None}
@@ -395,6 +399,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     "conversations": (Example({}, {"session": None, "user": None, "last": 5, "cursor": None}),),
     "decisions": (Example({"text": "Which"}, {"agent": None, "last": 5, "since": "1d", "cursor": None}),),
     "diff": (Example({"run": "done"}, {"since": None, "until": None, "step": None}),),
+    "doctor": (Example({}, {"last": 5, "stuck": "10m"}),),
     "errors": (Example({}, {"run": None, "agent": None, "last": 5, "since": "1d", "cursor": None}),),
     "events": (Example({"run": "done", "after": 0}, {"follow": False}),),
     "export": (Example({"run": "done", "path": "run.zip"}, {"with_handoffs": True}),),
@@ -476,6 +481,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
         ),
         Example({}, {"older_than": 0, "dry_run": False, "archive": "kept", "snapshots": 3}),
     ),
+    "request": (Example({"request": Made("approval")}),),
     "reject": (Example({"request": Made("approval")}, {"by": "ann", "because": "no", "command_id": None}),),
     "replay": (Example({"run": "done"}, {"allow": [], "on_step": None, "to": None}),),
     "replay_all": (Example({}, {"agent": None, "last": 5, "status": ()}),),
@@ -516,6 +522,13 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
                 "status": None,
                 "user": None,
                 "waits_for": None,
+                "parent": None,
+                "fork_of": None,
+                "labels": {"a": "b"},
+                "text": None,
+                "since": "1d",
+                "until": None,
+                "sort": "updated",
                 "cursor": None,
             },
         ),
@@ -551,9 +564,11 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     "stats": (Example({}),),
     "show": (Example({"run": "done"}),),
     "steps": (Example({"run": "done"}, {"limit": 5, "cursor": None, "newest": True, "seq": 3}),),
+    "step": (Example({"run": "done", "step": 1}),),
     "task": (Example({"run": "done"}),),
     "tasks": (Example({}, {"state": "failed", "agent": None, "last": 5, "cursor": None}),),
-    "timeline": (Example({"run": "done"}),),
+    "timeline": (Example({"run": "done"}, {"limit": 5, "cursor": None}),),
+    "lineage": (Example({"run": "done"}),),
     "tool_calls": (
         Example(
             {"tool": "law_look"},
@@ -561,6 +576,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
         ),
     ),
     "value": (Example({"payload": {"json": 1}}),),
+    "value_piece": (Example({"run": "done", "blob": Made("blob")}, {"start": 0, "limit": 100, "raw": True}),),
     "verify": (Example({"run": "done"}), Example({}, {"heads": None, "pruned": None})),
     "workers": (Example({}),),
 }
