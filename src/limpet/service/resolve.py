@@ -178,7 +178,7 @@ async def find_request(store: Store, given: str) -> RequestRow:
     """Return the request with this id or unique prefix: an open one, or a decided one of the newest runs."""
     for row in await store.requests(RequestFilter(status=None, id=given)):
         return row
-    known = {row.id: row for row in await store.requests()}
+    known = {row.id: row async for row in _open_requests(store)}
     found = [id for id in known if id.startswith(given)]
     if not found:
         decided = await _newest_requests(store)
@@ -186,6 +186,15 @@ async def find_request(store: Store, given: str) -> RequestRow:
     if len(found) == 1:
         return known[found[0]]
     raise suggest(NotFound(what="request", id=given), found or get_close_matches(given, known))
+
+
+async def _open_requests(store: Store) -> AsyncIterator[RequestRow]:
+    """Yield every open request, the oldest first."""
+    after = None
+    while rows := await store.requests(RequestFilter(after=after)):
+        for row in rows:
+            yield row
+        after = rows[-1].opened, rows[-1].id
 
 
 async def open_request(store: Store, id: str) -> Request:

@@ -62,8 +62,8 @@ PieceStart = Annotated[int, Param(ge=0, le=MAX_INTEGER, description="Offset of t
 PieceLimit = Annotated[int, Param(ge=MAX_CHARACTER, le=4_000_000, description="Maximum number of bytes.")]
 Raw = Annotated[bool, Param(description="Return it unchanged, with credentials.", right="raw")]
 
-# Levels of called runs whose requests a report shows.
-CALLED = 5
+# Levels of called runs whose requests a report shows, and the number of requests of each run.
+CALLED, ASKED = 5, 20
 
 
 @checked
@@ -189,7 +189,7 @@ class Inspection(AppCore):
 
     async def _requests(self, info: RunInfo, levels: int = CALLED) -> AsyncIterator[Request]:
         """Yield the open requests of a run, then those of the runs that it waits for."""
-        for row in await self.store.requests(RequestFilter(run=info.id)):
+        for row in await self.store.requests(RequestFilter(run=info.id), limit=ASKED):
             yield await request_of(self.store, row)
         for wait in info.waits_for if levels else ():
             if wait.what == "run":
