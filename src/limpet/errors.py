@@ -345,7 +345,7 @@ class NotFound(LimpetError):
 
 @dataclass(eq=False, repr=False)
 class IdConflict(LimpetError):
-    """The id already belongs to something else: a run of another agent or input, a different command, or a token."""
+    """The id already belongs to something else: a run of another agent or input, another command, or a token."""
 
     what: str
     """`run`, `command` or `token`."""

@@ -219,8 +219,8 @@ class App:
     ) -> Any:
         """Start a run, wait for it, and return its result. If a run with this id exists, wait for that one.
 
-        Raises RunFailed or RunCancelled, and IdConflict if the existing run has another agent or input. If the run
-        waits for a person, an operator or a worker, a line on stderr says so, unless `quiet` is true.
+        Raises RunFailed or RunCancelled, and IdConflict if the existing run has another agent, input or options. If the
+        run waits for a person, an operator or a worker, a line on stderr says so, unless `quiet` is true.
         """
         return self.wait(lambda app: app.run(agent, input, quiet=quiet, **how))
 
@@ -236,7 +236,7 @@ class App:
     def start(self, agent: Agent[Any, Any] | str, input: Any = None, /, **how: Unpack[StartOptions]) -> Handle[Any]:
         """Start a run and return a handle, without waiting for it.
 
-        If a run with this id exists for the same agent and input, return a handle on it; otherwise it raises
+        If a run with this id exists for the same agent, input and options, return a handle on it; otherwise it raises
         IdConflict. `agent` may be the name of an agent that other workers serve; then `input` is plain JSON.
         """
         return Handle(self.wait(lambda app: app.start(agent, input, **how)), self)

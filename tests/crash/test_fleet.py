@@ -325,7 +325,7 @@ class Fleet:
             self.run_json(*WATCH[:1], *WATCH[2:]),
             self.run_json("doctor", "tests.crash.fleet:agents", *WATCH[2:]),
         )
-        runs = runs["items"]
+        runs, found = runs["items"], found["items"]
         assert inbox["items"] == []
         advice = ("tool ", "agent ")  # what the code leaves open
         wrong = {each["what"] for each in found if each["level"] != "ok" and not each["message"].startswith(advice)}

@@ -18,6 +18,7 @@ import limpet
 from limpet import testing
 from limpet.engine.run.run import Run
 from limpet.service.app import App
+from limpet.service.artifacts import content_of
 from limpet.stores import RunFilter
 from limpet.testing.app import TestApp
 
@@ -362,7 +363,8 @@ async def worlds() -> AsyncIterator[tuple[TestApp, dict[str, Any]]]:
         [artifact] = (await app.state("done")).artifacts
         made = {"ask": asked["asking"], "approval": asked["approving"].id, "grant": grant.grant}
         made["token"] = (await app.create_token("ann", roles=["viewer"])).info.id
-        yield app, {**made, "artifact": artifact.artifact_id}
+        content = await content_of(app.store, "done", artifact.artifact_id)
+        yield app, {**made, "artifact": artifact.artifact_id, "blob": content.blob}
 
 
 async def nothing() -> int:
@@ -381,7 +383,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     ),
     "artifact": (Example({"run": "done", "artifact": Made("artifact")}),),
     "artifact_piece": (
-        Example({"run": "done", "artifact": Made("artifact")}, {"start": 0, "limit": 100, "raw": False}),
+        Example({"run": "done", "artifact": Made("artifact")}, {"start": 0, "limit": 100, "raw": True}),
     ),
     "replace": (
         Example(
@@ -416,6 +418,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     "conversations": (Example({}, {"session": None, "user": None, "last": 5, "cursor": None}),),
     "decisions": (Example({"text": "Which"}, {"agent": None, "last": 5, "since": "1d", "cursor": None}),),
     "diff": (Example({"run": "done"}, {"since": None, "until": None, "step": None}),),
+    "doctor": (Example({}, {"last": 5, "stuck": "10m"}),),
     "errors": (Example({}, {"run": None, "agent": None, "last": 5, "since": "1d", "cursor": None}),),
     "events": (Example({"run": "done", "after": 0}, {"follow": False}),),
     "export": (Example({"run": "done", "path": "run.zip"}, {"with_handoffs": True}),),
@@ -454,7 +457,6 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     "get": (Example({"run": "done", "agent": world}),),
     "grant": (Example({"run": "hearing"}, {"tool": "law_look", "risk": None, "by": "ann", "command_id": None}),),
     "grants": (Example({"run": "granted"}),),
-    "doctor": (Example({}, {"last": 5, "stuck": "10m"}),),
     "inbox": (
         Example(
             {},
@@ -560,6 +562,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
                 "text": "law",
                 "since": "1d",
                 "until": None,
+                "sort": "updated",
                 "cursor": None,
             },
         ),
@@ -625,7 +628,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
         ),
     ),
     "value": (Example({"payload": {"json": 1}}),),
-    "value_piece": (Example({"run": "done", "blob": "b" * 64}, {"start": 0, "limit": 100, "raw": False}),),
+    "value_piece": (Example({"run": "done", "blob": Made("blob")}, {"start": 0, "limit": 100, "raw": True}),),
     "verify": (Example({"run": "done"}), Example({}, {"heads": None, "pruned": None})),
     "workers": (Example({}),),
 }

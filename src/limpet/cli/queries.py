@@ -1,6 +1,6 @@
 """Commands with live views: the list of runs, and the log of a run."""
 
-from typing import Annotated, get_args
+from typing import Annotated, Literal, get_args
 
 import typer
 
@@ -66,6 +66,9 @@ def runs(  # noqa: PLR0913 - all by name, and few at a time
     until: Annotated[
         str | None, typer.Option(help="Created before then: 1d before now, or a time.", show_default=False)
     ] = None,
+    sort: Annotated[
+        Literal["created", "updated"], typer.Option(help="Time that orders the list, the newest first.")
+    ] = "created",
     failed: Annotated[bool, typer.Option("--failed", help="Same as --status failed.")] = False,
     waiting: Annotated[bool, typer.Option("--waiting", help="Same as --status waiting.")] = False,
     last: Last = 20,
@@ -96,6 +99,7 @@ def runs(  # noqa: PLR0913 - all by name, and few at a time
             text=text,
             since=since,
             until=until,
+            sort=sort,
             last=last,
             cursor=cursor,
         )

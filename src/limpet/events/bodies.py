@@ -60,6 +60,8 @@ class RunCreated(Attributed, frozen=True, kw_only=True):
     """How effects are handled: live, after an approval, or stubbed. A child run inherits this from its caller."""
     live: tuple[Outside, ...] = ()
     """External inputs that stay live where effects are stubbed."""
+    asked: str = ""
+    """Digest of the options that its creator chose, if they chose its id: a repeated start must have the same."""
 
 
 class RunForked(Attributed, frozen=True, kw_only=True):
@@ -95,6 +97,8 @@ class RunForked(Attributed, frozen=True, kw_only=True):
     """Position in the plan and its length."""
     live: tuple[Outside, ...] = ()
     """External inputs that stay live where effects are stubbed."""
+    asked: str = ""
+    """Digest of the options that its creator chose, if they chose its id: a repeated fork must have the same."""
 
 
 class RunClaimed(Body, frozen=True, kw_only=True):

@@ -182,8 +182,8 @@ def _refused(error: Exception) -> str:
 _CREATOR, _OWNER, _COMMAND, _STORE, _SPEAKER = WrittenBy
 
 KINDS = (
-    Kind("run.created", 4, b.RunCreated, _CREATOR),
-    Kind("run.forked", 4, b.RunForked, _CREATOR),
+    Kind("run.created", 5, b.RunCreated, _CREATOR),
+    Kind("run.forked", 5, b.RunForked, _CREATOR),
     Kind("run.claimed", 2, b.RunClaimed, _STORE),
     Kind("run.released", 2, b.RunReleased, _STORE),
     Kind("run.waiting", 1, b.RunWaiting, _OWNER),
@@ -257,6 +257,8 @@ UPCASTS: Upcasts = {
     ("run.forked", 2): _unchanged,  # version 3 adds `by` and `via`
     ("run.created", 3): _unchanged,  # version 4 adds `question_steps` and `details` in its patch
     ("run.forked", 3): _unchanged,  # version 4 adds `question_steps` and `details` in its patch
+    ("run.created", 4): _unchanged,  # version 5 adds `asked`
+    ("run.forked", 4): _unchanged,  # version 5 adds `asked`
     ("run.cancelled", 1): _unchanged,  # version 2 adds `via`
     ("message.added", 1): _unchanged,  # version 2 adds `by` and `via`
     ("conversation.compacted", 1): _unchanged,  # version 2 adds `by`, `via` and `command`

@@ -46,7 +46,7 @@ from limpet.service.api.messages import Messages
 from limpet.service.api.requests import Requests
 from limpet.service.api.storage import Storage
 from limpet.service.batch_agent import batch_agent
-from limpet.service.initial_state import GivenState, initial_patch
+from limpet.service.initial_state import GivenState, digest_of, initial_patch
 from limpet.service.notifier import notifier
 from limpet.service.once import agent_of, create_once
 from limpet.service.operation import InDoors, Param, Resource, command
@@ -72,8 +72,10 @@ Out = TypeVar("Out")
 class RunOptions(TypedDict, total=False):
     """Options of a new run."""
 
-    id: Annotated[str | None, Param(description="Run id. The same agent and input with this id start one run.")]
-    """Run id. Starting the same agent and input again with this id returns the existing run. Random by default."""
+    id: Annotated[str | None, Param(description="Run id. Starting the same again with this id returns the same run.")]
+    """Run id. Starting the same agent, input and options again with this id returns the existing run. The default is
+    random.
+    """
     session: Annotated[str | None, Param(description="Session that the run belongs to.")]
     user: Annotated[str | None, Param(description="User that the run belongs to.")]
     conversation: Annotated[str | None, Param(description="Conversation that the run takes part in.")]
@@ -121,6 +123,10 @@ class StartOptions(RunOptions, total=False):
 
     at: Annotated[datetime | Duration | None, Param(description="Delay before the run starts."), InDoors(str | None)]
     """A datetime with a time zone, or the delay before the run starts. The default is now."""
+
+
+# Options that a repeated start with the same id must repeat; anyone may send it again.
+COMPARED = tuple(name for name in StartOptions.__annotations__ if name not in ("id", "by"))
 
 
 @checked
@@ -255,8 +261,8 @@ class App(Control, Batches, Inspection, Requests, Forks, Messages, AllRuns, Flee
     ) -> Any:
         """Start a run, wait for it, and return its result. If a run with this id exists, wait for that one.
 
-        Raises RunFailed or RunCancelled, and IdConflict if the existing run has another agent or input. If the run
-        waits for a person, an operator or a worker, a line on stderr says so, unless `quiet` is true.
+        Raises RunFailed or RunCancelled, and IdConflict if the existing run has another agent, input or options. If the
+        run waits for a person, an operator or a worker, a line on stderr says so, unless `quiet` is true.
         """
         handle = await self.start(agent, input, **how)
         return await handle.result(quiet=quiet)
@@ -287,8 +293,9 @@ class App(Control, Batches, Inspection, Requests, Forks, Messages, AllRuns, Flee
     ) -> Handle[Any]:
         """Start a run, without waiting for it.
 
-        A run that exists with this id, agent and input is not started again. Raises IdConflict if it has another agent
-        or input. `agent` may be the name of an agent that other workers serve; then `input` is plain JSON.
+        A run that exists with this id, agent, input and options is not started again. Raises IdConflict if one of them
+        differs; who starts it does not matter. `agent` may be the name of an agent that other workers serve; then
+        `input` is plain JSON.
         """
         self._check_open()
         for name in how.keys() - StartOptions.__annotations__:
@@ -327,6 +334,7 @@ class App(Control, Batches, Inspection, Requests, Forks, Messages, AllRuns, Flee
                 **sender,
                 "labels": redaction.value(dict(how.get("labels") or {})),
                 "start_at": begins,
+                "asked": "" if how.get("id") is None else digest_of({name: how.get(name) for name in COMPARED}),
             },
         )
         run = self._new_run_id(how.get("id"), body.conversation)

@@ -1,23 +1,26 @@
 """The state that a run starts with: goal, facts, plan, constraints and budget, or a whole working state."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import asdict, replace
 
+from limpet.clock import microseconds
 from limpet.engine.definitions.agents import Agent, Budget, limits_of
 from limpet.engine.definitions.types import codec_of
 from limpet.engine.run.working_state import StateChange
 from limpet.errors import ContractError, InvalidArgument, InvalidPatch, InvalidValue
 from limpet.events import Limits, StatePatch
-from limpet.events.values import encode
+from limpet.events.values import digest, encode, parse
 from limpet.redaction import Redaction
+from limpet.secret import hidden
 from limpet.state import AgentState, diff
 from limpet.state.agent import check_constraints
 from limpet.state.patch import Working
 
-__all__ = ["GivenState", "initial_patch", "with_limits"]
+__all__ = ["GivenState", "digest_of", "initial_patch", "with_limits"]
 
 _JSON = codec_of(Any)
 
@@ -55,6 +58,28 @@ def initial_patch(agent: Agent[Any, Any], given: GivenState, redaction: Redactio
     whole = replace(working.freeze(), constraints=constraints, budget=limits, **_data_of(agent, state))
     patch = diff(AgentState(), whole)
     return None if patch == StatePatch() else patch
+
+
+def digest_of(options: Mapping[str, Any]) -> str:
+    """Return a digest of the options that a start or fork was given, without those that are None.
+
+    A duration and the time that it leads to are different options: the same command, repeated, has the same duration.
+    """
+    return digest(hidden({name: _plain(value) for name, value in options.items() if value is not None}))
+
+
+def _plain(option: Any) -> Any:
+    match option:
+        case Budget():
+            return _plain(limits_of(option))
+        case msgspec.Struct():
+            return parse(encode(option))
+        case datetime():
+            return option.isoformat()
+        case timedelta():
+            return microseconds(option)
+        case _:
+            return _JSON.dump(option)
 
 
 def with_limits(budget: Limits | None, given: Limits | None) -> Limits | None:

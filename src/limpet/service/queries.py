@@ -35,7 +35,7 @@ from limpet.service.steps import (
 )
 from limpet.service.views import event_views, load_values
 from limpet.service.where_conditions import all_of
-from limpet.stores import Store
+from limpet.stores import Place, RunRow, Store
 from limpet.times import to_datetime
 
 __all__ = [
@@ -114,6 +114,19 @@ def labels_of(given: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
             raise InvalidArgument(path="labels", reason=reason)
         found[name] = value
     return found
+
+
+def cursor_at(row: RunRow) -> str:
+    """Return the cursor of the runs after this one, in the order of last events."""
+    return f"{row.time}.{row.number}"
+
+
+def place_of(cursor: str | None) -> Place | None:
+    """Return the place that a cursor stands for. Raises InvalidArgument."""
+    if cursor is None:
+        return None
+    time, _, number = cursor.partition(".")
+    return Place(number_of(time) or 0, number_of(number) or 0)
 
 
 async def time_before(store: Store, given: Duration | datetime, path: str) -> int:

@@ -63,7 +63,7 @@ class Report:
     earlier_steps: int
     """Number of steps before these."""
     requests: tuple[Request, ...]
-    """Open requests of the run, and of the runs that it waits for."""
+    """Open requests of the run, and of the runs that it waits for; of each, the oldest 20. `inbox` lists all."""
     is_served: bool
     """Whether a live worker serves the run's agent and version."""
     failed_steps: int

@@ -1,7 +1,8 @@
 """Find runs, requests, conversations and agents, by id or by a prefix of an id, and suggest similar ids."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from difflib import get_close_matches
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -9,12 +10,13 @@ from limpet.engine.execution.views import Request
 from limpet.engine.run.conversation import CHAT
 from limpet.errors import AlreadyAnswered, NotFound
 from limpet.service.views import not_a_run, request_of
-from limpet.stores import RequestFilter, RequestRow, RunFilter, RunRow, Store
+from limpet.stores import Place, RequestFilter, RequestRow, RunFilter, RunRow, Store
 from limpet.stores.api.base import LARGEST_PAGE
 from limpet.stores.search import row_contains
 
 __all__ = [
     "each_run",
+    "each_updated",
     "find_conversation",
     "find_request",
     "find_run",
@@ -24,6 +26,7 @@ __all__ = [
     "runs_in",
     "suggest",
     "suggest_agent",
+    "updated_in",
 ]
 
 MAX_SUGGESTIONS = 5
@@ -51,15 +54,55 @@ async def each_run(
             return
 
 
+async def each_updated(
+    store: Store, where: RunFilter, *, page: int = LARGEST_PAGE, before: Place | None = None
+) -> AsyncIterator[RunRow]:
+    """Yield every run that matches, those with the newest last event first, from a place on."""
+    while True:
+        rows = await store.latest_runs(where, before=before, limit=page)
+        for row in rows:
+            yield row
+        if len(rows) < page:
+            return
+        before = rows[-1].place
+
+
 async def runs_in(
     store: Store, conversation: str, where: RunFilter, *, page: int = LARGEST_PAGE, before: int | None = None
 ) -> AsyncIterator[RunRow]:
     """Yield the runs of a conversation that match, the newest first: those started in it, and the run that owns it."""
-    owner = await owner_of(store, conversation)
-    if owner is not None and (not _matches(owner, where) or (before is not None and owner.number >= before)):
+    found = each_run(store, replace(where, conversation=conversation), page=page, before=before)
+    owner = await _matching_owner(store, conversation, where)
+    if owner is not None and before is not None and owner.number >= before:
         owner = None
-    async for row in each_run(store, replace(where, conversation=conversation), page=page, before=before):
-        if owner is not None and owner.number > row.number:
+    async for row in _with_owner(found, owner, lambda row: row.number):
+        yield row
+
+
+async def updated_in(
+    store: Store, conversation: str, where: RunFilter, *, page: int = LARGEST_PAGE, before: Place | None = None
+) -> AsyncIterator[RunRow]:
+    """Yield the same runs, those with the newest last event first."""
+    found = each_updated(store, replace(where, conversation=conversation), page=page, before=before)
+    owner = await _matching_owner(store, conversation, where)
+    if owner is not None and before is not None and owner.place >= before:
+        owner = None
+    async for row in _with_owner(found, owner, lambda row: row.place):
+        yield row
+
+
+async def _matching_owner(store: Store, conversation: str, where: RunFilter) -> RunRow | None:
+    """Return the run whose own conversation this is, if it matches."""
+    owner = await owner_of(store, conversation)
+    return owner if owner is not None and _matches(owner, where) else None
+
+
+async def _with_owner(
+    rows: AsyncIterator[RunRow], owner: RunRow | None, place: Callable[[RunRow], Any]
+) -> AsyncIterator[RunRow]:
+    """Yield rows, with the run that owns their conversation in its place; the order is descending."""
+    async for row in rows:
+        if owner is not None and place(owner) > place(row):
             yield owner
             owner = None
         yield row
@@ -135,7 +178,7 @@ async def find_request(store: Store, given: str) -> RequestRow:
     """Return the request with this id or unique prefix: an open one, or a decided one of the newest runs."""
     for row in await store.requests(RequestFilter(status=None, id=given)):
         return row
-    known = {row.id: row for row in await store.requests()}
+    known = {row.id: row async for row in _open_requests(store)}
     found = [id for id in known if id.startswith(given)]
     if not found:
         decided = await _newest_requests(store)
@@ -143,6 +186,15 @@ async def find_request(store: Store, given: str) -> RequestRow:
     if len(found) == 1:
         return known[found[0]]
     raise suggest(NotFound(what="request", id=given), found or get_close_matches(given, known))
+
+
+async def _open_requests(store: Store) -> AsyncIterator[RequestRow]:
+    """Yield every open request, the oldest first."""
+    after = None
+    while rows := await store.requests(RequestFilter(after=after)):
+        for row in rows:
+            yield row
+        after = rows[-1].opened, rows[-1].id
 
 
 async def open_request(store: Store, id: str) -> Request:

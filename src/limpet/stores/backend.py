@@ -24,6 +24,7 @@ from limpet.stores.rows import (
     Feed,
     KeyRow,
     Late,
+    Place,
     Recent,
     RequestFilter,
     RequestRow,
@@ -369,6 +370,9 @@ class Backend(Protocol):
 
     def runs(self, where: RunFilter, before: int | None, limit: int) -> RowPage:
         """Return matching rows with numbers below `before`, newest first."""
+
+    def latest(self, where: RunFilter, before: Place | None, limit: int) -> list[RunRow]:
+        """Return matching rows before a place in the order of last events, the newest first."""
 
     def count(self, where: RunFilter) -> int:
         """Return the number of matching rows."""

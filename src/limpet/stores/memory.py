@@ -26,6 +26,7 @@ from limpet.stores.rows import (
     Feed,
     KeyRow,
     Late,
+    Place,
     Recent,
     RequestFilter,
     RequestRow,
@@ -143,6 +144,11 @@ class MemoryBackend:
         matching = [row for row in self._matching(where) if before is None or row.number < before]
         rows = sorted(matching, key=lambda row: -row.number)[: limit + 1]
         return RowPage(tuple(rows[:limit]), rows[limit - 1].number if len(rows) > limit else None)
+
+    def latest(self, where: RunFilter, before: Place | None, limit: int) -> list[RunRow]:
+        """Return matching rows before a place in the order of last events, the newest first."""
+        matching = [row for row in self._matching(where) if before is None or row.place < before]
+        return sorted(matching, key=lambda row: row.place, reverse=True)[:limit]
 
     def count(self, where: RunFilter) -> int:
         """Return the number of matching rows."""

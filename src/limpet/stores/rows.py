@@ -15,6 +15,7 @@ __all__ = [
     "Feed",
     "KeyRow",
     "Late",
+    "Place",
     "Recent",
     "RequestFilter",
     "RequestRow",
@@ -78,6 +79,11 @@ class RunRow(Part, frozen=True, kw_only=True):
     deadline: int | None = None
     """The run fails at this time, and its requests cannot be answered any more."""
     labels: dict[str, str] = {}
+
+    @property
+    def place(self) -> "Place":
+        """The run's place in the list of runs by their last events."""
+        return Place(self.time, self.number)
 
     @property
     def head(self) -> Head:
@@ -255,6 +261,15 @@ class RequestFilter(Part, frozen=True, kw_only=True):
     """Only requests that were opened at this time or before."""
     after: tuple[int, str] | None = None
     """Only requests after the one with this opening time and id."""
+
+
+class Place(NamedTuple):
+    """A place in the list of runs by their last events."""
+
+    time: int
+    """Time of the last event of a run."""
+    number: int
+    """The number of the run, which orders those with the same time."""
 
 
 class RowPage(NamedTuple):

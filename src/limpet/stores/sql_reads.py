@@ -14,6 +14,7 @@ from limpet.stores.rows import (
     DutyRow,
     KeyRow,
     Late,
+    Place,
     RequestFilter,
     RequestRow,
     RowPage,
@@ -83,6 +84,18 @@ class SqlReads(ABC):
         values["limit"] = limit + 1
         rows = [row_of(found) for found in self._search([*parts, self._sql["runs.order"]], values)]
         return RowPage(tuple(rows[:limit]), rows[limit - 1].number if len(rows) > limit else None)
+
+    def latest(self, where: RunFilter, before: Place | None, limit: int) -> list[RunRow]:
+        """Return matching rows before a place in the order of last events, the newest first."""
+        values: dict[str, Any] = {} if before is None else {"before_time": before.time, "before_number": before.number}
+        parts = [self._sql["latest.start"]]
+        for each in ("held", "rested"):
+            filters, given = self._where(f"latest.{each}_runs", where)
+            values |= given
+            places = [] if before is None else [self._sql[f"latest.{each}_before"]]
+            parts += [*filters, self._sql[f"latest.{each}"], *places, self._sql[f"latest.{each}_order"]]
+            parts.append(self._sql["latest.middle" if each == "held" else "latest.end"])
+        return [row_of(found) for found in self._search(parts, {**values, "limit": limit})]
 
     def count(self, where: RunFilter) -> int:
         """Return the number of matching rows."""

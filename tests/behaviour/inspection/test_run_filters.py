@@ -46,6 +46,29 @@ async def test_every_filter_of_the_store_is_offered() -> None:
         assert await ids(app, status=[]) == await ids(app)
 
 
+async def test_runs_are_sorted_by_their_last_event() -> None:
+    """Page by page, also those of a conversation."""
+
+    @limpet.agent(name="filters_waiter")
+    async def waiter(run: limpet.Run) -> None:
+        await run.receive("go", str)
+
+    async with testing.app(waiter) as app:
+        for name in ("a", "b", "c"):
+            await app.start(waiter, id=name)
+            await app.advance("1s")
+        await app.pause("a")
+        await app.settle()
+        assert await ids(app) == ["c", "b", "a"]
+        assert await ids(app, sort="updated") == ["a", "c", "b"]
+        first = await app.runs(sort="updated", last=2)
+        assert await ids(app, sort="updated", cursor=first.next) == ["b"]
+        talk = first[0].conversation
+        assert await ids(app, sort="updated", conversation=talk) == ["a"]
+        with pytest.raises(limpet.InvalidArgument, match="cursor"):
+            await app.runs(sort="updated", cursor="7.x")
+
+
 @pytest.mark.parametrize(
     ("given", "reason"),
     [

@@ -80,9 +80,12 @@ async def test_the_parts_of_a_state_add_to_it_and_the_budget_to_the_agents() -> 
 
 
 async def test_starting_again_with_the_same_id_keeps_the_first_state() -> None:
+    """A start with another state is a conflict."""
     async with testing.app(waiting) as app:
         await app.start(waiting, id="r", goal="first")
-        await app.start(waiting, id="r", goal="second")
+        await app.start(waiting, id="r", goal="first", by="ann")
+        with pytest.raises(limpet.IdConflict, match="with other options"):
+            await app.start(waiting, id="r", goal="second")
         assert (await app.state("r")).goal == "first"
 
 

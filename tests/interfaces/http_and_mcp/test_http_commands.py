@@ -179,6 +179,8 @@ async def test_a_repeated_request_is_answered_like_the_first(tmp_path: Path) -> 
         assert (await post(operator, "/runs", 409, key="k1", agent="commands_asker", input="eve"))[
             "code"
         ] == "id_conflict"
+        other = {"agent": "commands_asker", "input": "bob", "labels": {"team": "sales"}}
+        assert "other options" in (await post(operator, "/runs", 409, key="k1", **other))["detail"]
         path = f"/runs/{first['id']}/signals/go"
         for _ in range(3):
             await post(operator, path, key="k2", value="now")

@@ -121,10 +121,10 @@ def test_hashes_match_the_specification() -> None:
 @pytest.mark.parametrize(
     ("place", "expected"),
     [
-        (0, "19b94e0c56df3531f1d37f75226add4a2b097669e7d2b8c25981413817b10b72"),
-        (1, "ca8c6c1cd51a7c63d51c2b45b96f4f7852ca290e9dc0cc93593f6fe807cd4843"),
-        (2, "eb681adebe5c02702e067fd7dff37e6cec6750d91f8e82f078cdf3b7b07e1c63"),
-        (3, "d99feac601cb6b6dca57885c6989a42003938663efb90e761d12a319d2b18e12"),
+        (0, "6c2860cac629b10dd0922a0a1c135b7787f888f34ef58cf3952b9d459328af57"),
+        (1, "9c1d54a1c1504296d3a2848da81f1ee160f847929a0bedfd8828d0431914aca1"),
+        (2, "389b9215c6d22464b89414bda591f5b18d4b83e98e597575f8ff3ca8fce94e18"),
+        (3, "d6603dffda62741a3ddc5e39a02efa14745befbdba14275cce3a3d37d9b7c49b"),
     ],
 )
 def test_hashes_never_change(place: int, expected: str) -> None:

@@ -364,7 +364,30 @@ async def test_lists_use_an_index_for_their_order(tmp_path: Path, part: str) -> 
     assert part in ("", "runs.label") or f"limpet_streams_{column}" in plan
 
 
-NAMES = ("type", "status", "agent", "session", "user", "parent", "limit", "label_name_0", "label_value_0")
+@pytest.mark.parametrize("place", ["", "latest.rested_before"])
+async def test_the_runs_that_were_updated_last_are_read_from_an_index(tmp_path: Path, place: str) -> None:
+    """Those that no worker holds; the index of held runs has the others."""
+    order = SQL["latest.rested_order"]
+    parts = [SQL["latest.rested_runs"], SQL["latest.rested"], *([SQL[place]] if place else []), order]
+    plan = await _plan(tmp_path, " ".join(parts), dict.fromkeys(NAMES))
+    assert ("limpet_streams_rested" in plan, "TEMP B-TREE" in plan) == (True, False)
+    held = await _plan(tmp_path, " ".join([SQL["latest.held_runs"], SQL["latest.held"]]), dict.fromkeys(NAMES))
+    assert "limpet_streams_worker" in held
+
+
+NAMES = (
+    "before_time",
+    "before_number",
+    "type",
+    "status",
+    "agent",
+    "session",
+    "user",
+    "parent",
+    "limit",
+    "label_name_0",
+    "label_value_0",
+)
 SQL = load("limpet.stores.sqlite", "statements.sql")
 
 

@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
+from msgspec.structs import replace
+
 from limpet.arguments import checked
 from limpet.clock import Duration
 from limpet.engine.definitions.agents import Budget, limits_of
@@ -13,6 +15,7 @@ from limpet.events import Effects, Outside
 from limpet.service.api.control import By
 from limpet.service.api.core import AppCore
 from limpet.service.fork import ForkOptions, make_fork, plan_fork
+from limpet.service.initial_state import digest_of
 from limpet.service.operation import InDoors, Param, RunId, command
 from limpet.service.queries import check_last, check_status
 from limpet.service.replay import Replay, ReplayCheck, ReplayOptions, check, replay
@@ -99,6 +102,8 @@ class Forks(AppCore):
         live = tuple(outside for outside, mode in modes.items() if mode == "live")
         options = ForkOptions(at=at, seq=seq, effects=effects, live=live, version=version, **more)
         body, blobs = await plan_fork(self.store, row, agent, options, self._time.now())
+        if id is not None:  # the event itself tells the other options
+            body = replace(body, asked=digest_of({"deadline": deadline}))
         name = await make_fork(self.store, run, body, blobs, actor=self._actor, id=id)
         if self._worker_loop is not None:
             self._worker_loop.wake()

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -50,9 +50,9 @@ from limpet.service.operation import (
 from limpet.service.page import Page, number_of
 from limpet.service.pieces import DEFAULT_PIECE, MAX_CHARACTER, ValuePiece, value_piece
 from limpet.service.prompts import PromptView, context_of, read_prompt
-from limpet.service.queries import check_last, labels_of, statuses_of, time_before
+from limpet.service.queries import check_last, cursor_at, labels_of, place_of, statuses_of, time_before
 from limpet.service.report import Report, outcome, report
-from limpet.service.resolve import each_run, run_of, runs_in
+from limpet.service.resolve import each_run, each_updated, run_of, runs_in, updated_in
 from limpet.service.step_details import StepDetail, step_detail
 from limpet.service.steps import StepInfo, step_infos
 from limpet.service.tasks import filter_of, read_task
@@ -70,8 +70,8 @@ PieceStart = Annotated[int, Param(ge=0, le=MAX_INTEGER, description="Offset of t
 PieceLimit = Annotated[int, Param(ge=MAX_CHARACTER, le=4_000_000, description="Maximum number of bytes.")]
 Raw = Annotated[bool, Param(description="Return it unchanged, with credentials.", right="raw")]
 
-# Levels of called runs whose requests a report shows.
-CALLED = 5
+# Levels of called runs whose requests a report shows, and the number of requests of each run.
+CALLED, ASKED = 5, 20
 
 
 @checked
@@ -102,12 +102,17 @@ class Inspection(AppCore):
         text: WithText = None,
         since: CreatedSince = None,
         until: CreatedBefore = None,
+        sort: Annotated[
+            Literal["created", "updated"], Param(description="Time that orders the list, the newest first.")
+        ] = "created",
         last: Last = 50,
         cursor: Cursor = None,
     ) -> Page[RunInfo]:
         """List the newest runs, with the status of each and what it waits for. Every filter that is given must match.
 
-        Runs of built-in agents (such as those that send notifications) are only included if `agent` names them.
+        With `sort="updated"`, those with the newest last event come first; a run that goes on while you read pages
+        moves to the first page. Runs of built-in agents (such as those that send notifications) are only included if
+        `agent` names them.
         """
         check_last(last)
         where = RunFilter(
@@ -123,19 +128,19 @@ class Inspection(AppCore):
             created_before=None if until is None else await time_before(self.store, until, "until"),
             text=text,
         )
-        fleet = await self._live_workers()
-        pages: dict[str, Any] = {"page": min(last + 1, LARGEST_PAGE), "before": number_of(cursor)}
-        found = (
-            each_run(self.store, where, **pages)
-            if conversation is None
-            else runs_in(self.store, conversation, where, **pages)
-        )
+        fleet, is_updated = await self._live_workers(), sort == "updated"
+        before = place_of(cursor) if is_updated else number_of(cursor)
+        pages: dict[str, Any] = {"page": min(last + 1, LARGEST_PAGE), "before": before}
+        if conversation is None:
+            found = (each_updated if is_updated else each_run)(self.store, where, **pages)
+        else:
+            found = (updated_in if is_updated else runs_in)(self.store, conversation, where, **pages)
 
         def is_shown(row: RunRow) -> bool:
             is_own = agent is None and row.agent.startswith(OWN)
             return not is_own and (waits_for is None or any(each.what == waits_for for each in fleet.waits_for(row)))
 
-        page = await _newest(found, last, is_shown)
+        page = await _newest(found, last, is_shown, cursor_at if is_updated else None)
         return Page([run_info(row, fleet.waits_for(row)) for row in page], page.next)
 
     @query("/runs/{run}/task", needs="payloads", example="ticket-42")
@@ -179,7 +184,7 @@ class Inspection(AppCore):
 
     async def _requests(self, info: RunInfo, levels: int = CALLED) -> AsyncIterator[Request]:
         """Yield the open requests of a run, then those of the runs that it waits for."""
-        for row in await self.store.requests(RequestFilter(run=info.id)):
+        for row in await self.store.requests(RequestFilter(run=info.id), limit=ASKED):
             yield await request_of(self.store, row)
         for wait in info.waits_for if levels else ():
             if wait.what == "run":
@@ -418,12 +423,18 @@ class Inspection(AppCore):
         return await self.store.unpack(msgspec.convert(payload, Payload)) if "blob" in payload else payload.get("json")
 
 
-async def _newest(rows: AsyncIterator[RunRow], last: int, is_shown: Callable[[RunRow], bool]) -> Page[RunRow]:
-    """Return the first `last` rows that are shown, and where the next page starts."""
+async def _newest(
+    rows: AsyncIterator[RunRow],
+    last: int,
+    is_shown: Callable[[RunRow], bool],
+    cursor: Callable[[RunRow], str] | None = None,
+) -> Page[RunRow]:
+    """Return the first `last` rows that are shown, and where the next page starts: by default, at a number."""
     found: list[RunRow] = []
     async for row in rows:
         if is_shown(row):
             found.append(row)
         if len(found) > last:
             break
-    return Page(found[:last], str(found[last - 1].number) if len(found) > last else None)
+    more = found[last - 1] if len(found) > last else None
+    return Page(found[:last], None if more is None else cursor(more) if cursor is not None else str(more.number))

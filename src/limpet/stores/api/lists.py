@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from limpet.stores import writes
 from limpet.stores.api.base import LARGEST_PAGE, StoreBase, check_page
 from limpet.stores.row_encryption import hide_filter, reveal_contract, reveal_request, reveal_row
-from limpet.stores.rows import ContractRow, RequestFilter, RequestRow, RowPage, RunFilter
+from limpet.stores.rows import ContractRow, Place, RequestFilter, RequestRow, RowPage, RunFilter, RunRow
 from limpet.stores.search import row_contains
 
 __all__ = ["Lists"]
@@ -32,6 +32,25 @@ class Lists(StoreBase):
             found += [row for each in page.rows if row_contains(row := reveal_row(self.codec, each), where.text)]
         more = page.next is not None or len(found) > limit
         return RowPage(tuple(found[:limit]), found[limit - 1].number if more and len(found) >= limit else None)
+
+    async def latest_runs(
+        self, where: RunFilter = EVERYTHING, *, before: Place | None = None, limit: int = 50
+    ) -> list[RunRow]:
+        """Return matching runs, those with the newest last event first. To continue, pass the last run's `place`.
+
+        A run that goes on while pages are read moves to the beginning of the list, and later pages do not have it.
+        """
+        check_page(limit)
+        wanted, found = hide_filter(self.codec, where), list[RunRow]()
+        while True:
+            start = before
+            page = await self._ask(lambda: self._backend.latest(wanted, start, limit))  # noqa: B023
+            rows = [reveal_row(self.codec, row) for row in page]
+            is_hidden = where.text is not None and self.codec.is_private  # Hidden text is searched here.
+            found += [row for row in rows if not is_hidden or row_contains(row, where.text or "")]
+            if len(found) >= limit or len(rows) < limit:
+                return found[:limit]
+            before = rows[-1].place
 
     async def count(self, where: RunFilter = EVERYTHING) -> int:
         """Return the number of matching runs."""

@@ -84,9 +84,9 @@ class Logs(Payloads):
     ) -> tuple[RunRow, bool]:
         """Create a run, or return the existing one; the second value is whether it is new.
 
-        Raises IdConflict if the id exists with another agent or input. `alike` may accept a stored input whose bytes
-        differ but mean the same to today's code. A fork shares the events of its origin up to the fork point; they are
-        not copied.
+        Raises IdConflict if the id exists with another agent, input or options. `alike` may accept a stored input whose
+        bytes differ but mean the same to today's code. A fork shares the events of its origin up to the fork point;
+        they are not copied.
         """
         created = await self._create(writes.Create(run=run, bodies=(body,), actor=actor), alike, blobs)
         return created.row, created.is_new
@@ -100,6 +100,8 @@ class Logs(Payloads):
             case writes.Taken(row, first):
                 if not _same_start(first, body, alike):
                     raise IdConflict(what="run", id=run, reason=f"by agent {row.agent!r} with a different input")
+                if not _same_options(first, body):
+                    raise IdConflict(what="run", id=run, reason=f"by agent {row.agent!r} with other options")
                 return _Created(row, is_new=False)
             case writes.Appended(created=RunRow() as row, claimed=claimed):
                 return _Created(row, is_new=True, claimed=claimed)
@@ -224,8 +226,13 @@ class Logs(Payloads):
 def _same_start(stored: AnyBody, wanted: b.RunCreated | b.RunForked, alike: Callable[[Payload], bool] | None) -> bool:
     if isinstance(wanted, b.RunForked):
         return isinstance(stored, b.RunForked) and stored == replace(
-            wanted, deadline=stored.deadline, by=stored.by, via=stored.via
+            wanted, deadline=stored.deadline, by=stored.by, via=stored.via, asked=stored.asked
         )
     if not isinstance(stored, b.RunCreated) or (stored.agent, stored.effects) != (wanted.agent, wanted.effects):
         return False
     return stored.input == wanted.input or (alike is not None and alike(stored.input))
+
+
+def _same_options(stored: AnyBody, wanted: b.RunCreated | b.RunForked) -> bool:
+    """Return whether a repeated start has the options of the first; True if one of them does not tell."""
+    return not isinstance(stored, type(wanted)) or not (stored.asked and wanted.asked) or stored.asked == wanted.asked

@@ -126,6 +126,16 @@ async def another_agent_under_the_same_id_is_a_conflict(world: World) -> None:
 
 
 @behaviour()
+async def other_options_under_the_same_id_are_a_conflict(world: World) -> None:
+    """The same start with another digest of its options is refused. One without a digest is not compared."""
+    await world.create(asked="d1")
+    for asked in ("d1", ""):
+        assert not (await world.store.create("r1", created(asked=asked), actor="test"))[1]
+    error = await expect(IdConflict, world.store.create("r1", created(asked="d2"), actor="test"))
+    assert "other options" in error.reason
+
+
+@behaviour()
 async def an_integer_and_a_float_are_different_inputs(world: World) -> None:
     """1 and 1.0 are different inputs, since their bytes differ."""
     await world.create(input=1)

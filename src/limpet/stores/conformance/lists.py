@@ -44,6 +44,45 @@ async def the_last_page_has_no_next(world: World) -> None:
 
 
 @behaviour()
+async def runs_are_listed_by_their_last_events(world: World) -> None:
+    """`latest_runs` lists the run with the newest last event first, whether a worker holds it or not."""
+    held = await world.own("held")
+    for run in ("r1", "r2", "r3", "r4"):
+        await world.create(run)
+        world.advance("1s")
+    await world.store.send_commands("r2", b.PauseRequested(command="c1"), actor="ann")
+    world.advance("1s")
+    await held.append(asked("q1"))
+    world.advance("1s")
+    await world.store.send_commands("r1", b.PauseRequested(command="c2"), actor="ann")
+    assert await _latest(world) == ["r1", "held", "r2", "r4", "r3"]
+    world.advance("1s")
+    await held.append(b.RunWaiting(waits=(Wait(what="signal", key="go"),)))
+    assert await _latest(world) == ["held", "r1", "r2", "r4", "r3"]
+    assert await _latest(world, RunFilter(status=("pending",))) == ["r4", "r3"]
+    assert await _latest(world, RunFilter(text="R4")) == ["r4"]
+
+
+@behaviour()
+async def pages_by_last_events_have_each_run_once(world: World) -> None:
+    """Runs with the same time are ordered by number. A run that goes on meanwhile is not listed again."""
+    for place in range(4):
+        await world.own(f"held{place}", f"w{place}")
+    for place in range(4):
+        await world.create(f"r{place}")
+    found: list[str] = []
+    page = await world.store.latest_runs(limit=3)
+    while page:
+        found += [row.id for row in page]
+        world.advance("1s")
+        await world.store.send_commands(found[0], b.PauseRequested(command=f"c{len(found)}"), actor="ann")
+        page = await world.store.latest_runs(limit=3, before=page[-1].place)
+    assert found == ["r3", "r2", "r1", "r0", "held3", "held2", "held1", "held0"]
+    for limit in (0, 1001):
+        await expect(InvalidValue, world.store.latest_runs(limit=limit))
+
+
+@behaviour()
 async def an_empty_store_lists_nothing(world: World) -> None:
     """An empty store has no rows, no next page and no counts."""
     page = await world.store.runs()
@@ -238,6 +277,10 @@ async def the_number_of_a_pruned_stream_is_not_reused(world: World) -> None:
 
 async def _ids(world: World, where: RunFilter) -> list[str]:
     return [row.id for row in (await world.store.runs(where, limit=100)).rows]
+
+
+async def _latest(world: World, where: RunFilter | None = None) -> list[str]:
+    return [row.id for row in await world.store.latest_runs(where or RunFilter())]
 
 
 async def _of_each_status(world: World) -> None:

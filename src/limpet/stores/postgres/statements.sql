@@ -803,3 +803,39 @@ AND s.number < %(before)b::bigint
 
 -- name: runs.order
 ORDER BY s.number DESC LIMIT %(limit)b::bigint
+
+-- The runs that were updated last: those that no worker holds, from the end of their index, and the held ones, sorted.
+-- Both are read by one statement, or a run that is claimed in between would be missed.
+
+-- name: latest.start
+SELECT * FROM (
+
+-- name: latest.held_runs
+{runs}
+
+-- name: latest.held
+AND s.worker IS NOT NULL
+
+-- name: latest.held_before
+AND (s.time, s.number) < (%(before_time)b::bigint, %(before_number)b::bigint)
+
+-- name: latest.held_order
+ORDER BY s.time DESC, s.number DESC LIMIT %(limit)b::bigint
+
+-- name: latest.middle
+) AS held UNION ALL SELECT * FROM (
+
+-- name: latest.rested_runs
+{runs}
+
+-- name: latest.rested
+AND s.rested IS NOT NULL
+
+-- name: latest.rested_before
+AND (s.rested, s.number) < (%(before_time)b::bigint, %(before_number)b::bigint)
+
+-- name: latest.rested_order
+ORDER BY s.rested DESC, s.number DESC LIMIT %(limit)b::bigint
+
+-- name: latest.end
+) AS rested ORDER BY time DESC, number DESC LIMIT %(limit)b::bigint

@@ -559,3 +559,40 @@ AND s.number < :before
 
 -- name: runs.order
 ORDER BY s.number DESC LIMIT :limit
+
+-- The runs that were updated last: those that no worker holds, from the end of their index, and the held ones, sorted.
+-- Both are read by one statement, or a run that is claimed in between would be missed.
+
+-- name: latest.start
+SELECT * FROM (
+
+-- name: latest.held_runs
+-- There are few of them: as many as the workers have room for.
+SELECT {columns} FROM limpet_streams AS s INDEXED BY limpet_streams_worker WHERE s.type = :type
+
+-- name: latest.held
+AND s.worker IS NOT NULL
+
+-- name: latest.held_before
+AND (s.time, s.number) < (:before_time, :before_number)
+
+-- name: latest.held_order
+ORDER BY s.time DESC, s.number DESC LIMIT :limit
+
+-- name: latest.middle
+) UNION ALL SELECT * FROM (
+
+-- name: latest.rested_runs
+{runs}
+
+-- name: latest.rested
+AND s.worker IS NULL
+
+-- name: latest.rested_before
+AND (s.time, s.number) < (:before_time, :before_number)
+
+-- name: latest.rested_order
+ORDER BY s.time DESC, s.number DESC LIMIT :limit
+
+-- name: latest.end
+) ORDER BY time DESC, number DESC LIMIT :limit
