@@ -175,7 +175,7 @@ def _short(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
-class Place(NamedTuple):
+class AuditPlace(NamedTuple):
     """The position of an event among all audit logs of a store."""
 
     number: int
@@ -183,7 +183,7 @@ class Place(NamedTuple):
     seq: int
 
     @classmethod
-    def of(cls, cursor: str | None) -> "Place | None":
+    def of(cls, cursor: str | None) -> "AuditPlace | None":
         """Return the position that a cursor stands for. Raises InvalidArgument."""
         if cursor is None:
             return None
@@ -198,12 +198,12 @@ class Place(NamedTuple):
 
 async def audit_page(store: Store, where: AuditFilter, *, limit: int, cursor: str | None = None) -> Page[AuditInfo]:
     """Return audit events that match, the newest first. A page may have fewer, or none, and still a next one."""
-    found: list[tuple[AuditInfo, Place]] = []
+    found: list[tuple[AuditInfo, AuditPlace]] = []
     examined = 0
-    async for row, event in _newest_first(store, Place.of(cursor)):
+    async for row, event in _newest_first(store, AuditPlace.of(cursor)):
         if event.time < where.since:
             break
-        place, examined = Place(row.number, event.seq), examined + 1
+        place, examined = AuditPlace(row.number, event.seq), examined + 1
         body = store.decode(event)
         if isinstance(body, b.AuditRecorded) and where.matches(body):
             if len(found) == limit:
@@ -214,7 +214,7 @@ async def audit_page(store: Store, where: AuditFilter, *, limit: int, cursor: st
     return Page(info for info, _ in found)
 
 
-async def _newest_first(store: Store, after: Place | None) -> AsyncIterator[tuple[RunRow, Event]]:
+async def _newest_first(store: Store, after: AuditPlace | None) -> AsyncIterator[tuple[RunRow, Event]]:
     """Yield the events of all audit logs, newest first, after a position."""
     async for row in each_run(store, LOGS, before=None if after is None else after.number + 1):
         before = after.seq if after is not None and after.number == row.number else None

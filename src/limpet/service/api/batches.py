@@ -85,7 +85,7 @@ class Batches(AppCore):
         who = self._principal(by)
         order = {
             "command": command,
-            "where": msgspec.to_builtins(where),
+            "where": msgspec.to_builtins(where, enc_hook=str),
             "reason": self.store.redaction.text(reason),
             "by": who.name,
             "via": who.door,
