@@ -83,7 +83,7 @@ _PATTERNS = (
     _Pattern("age key", rf"{_L}AGE-SECRET-KEY-1[A-Z0-9]{{40,}}+", ("age-secret-key-1",)),
     _Pattern("anthropic key", rf"{_L}sk-ant-[A-Za-z0-9_-]{{16,}}+", ("sk-ant-",)),
     _Pattern(
-        "limpet token", rf"{_L}lp_[a-z0-9-]{{1,40}}_[a-z0-9]{{12}}_[a-z0-9]{{32,}}+(?:_[0-9a-f]{{1,8}})?", ("lp_",)
+        "limpet token", rf"{_L}lp_[a-z0-9-]{{1,40}}_[a-z0-9]{{12}}_[a-z0-9]{{16,}}+(?:_[0-9a-f]{{1,8}})?", ("lp_",)
     ),
     _Pattern("openai key", rf"{_L}sk-(?=[A-Za-z_-]{{0,80}}[0-9])[A-Za-z0-9_-]{{20,}}+", ("sk-",)),
     _Pattern(

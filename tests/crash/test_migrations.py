@@ -14,8 +14,11 @@ from msgspec.structs import replace
 
 from limpet import open_store
 from limpet.errors import NewerVersion
-from limpet.events import Event
-from limpet.stores import RunRow, TokenRow
+from limpet.events import AnyBody, Event
+from limpet.events import bodies as b
+from limpet.ids import SeededIds
+from limpet.service.audit import AuditEvent, AuditFilter, AuditLog, audit_page
+from limpet.stores import Create, RunRow, TokenRow
 from limpet.stores.columns import columns
 from limpet.stores.conformance.suite import contract, created
 from limpet.stores.postgres import migrate as on_postgres
@@ -121,16 +124,19 @@ async def test_an_older_store_is_migrated_with_its_runs(fresh: Fresh, older: int
     url, wanted = fresh(), await opened_schema(fresh())
     await make_store(url, older)
     assert schema_of(url) != wanted
-    row, events = await write_old_run(url, older)
+    old = [await write_old_stream(url, older, *each) for each in (("r1", created()), ("c1", b.ConversationCreated()))]
     async with open_store(url) as store:
-        found = await store.get("r1")
-        assert (replace(found, number=row.number), await store.read("r1")) == (row, events)
-        assert await store.check_rows("r1") == []
+        for row, events in old:
+            found = await store.get(row.id)
+            assert (replace(found, number=row.number), await store.read(row.id)) == (row, events)
+            assert await store.check_rows(row.id) == []
         await store.create("r2", created(), actor="test")
         await store.save_contracts([contract("a")])
         assert [row.agent for row in await store.contracts()] == ["a"]
         token = await store.add_token(TokenRow(id="t1", name="ann", roles=("viewer",), digest=bytes(32)))
         assert await store.tokens() == [token]
+        await AuditLog(store, SeededIds()).record(AuditEvent(action="login"))
+        assert [each.action for each in await audit_page(store, AuditFilter(), limit=5)] == ["login"]
     assert schema_of(url) == wanted
 
 
@@ -144,11 +150,11 @@ async def test_a_newer_schema_is_refused_and_unchanged(fresh: Fresh) -> None:
     assert schema_of(url) == before
 
 
-async def write_old_run(url: str, version: int) -> tuple[RunRow, list[Event]]:
-    """Write a run with the columns of an older schema, and return its row and events."""
+async def write_old_stream(url: str, version: int, id: str, first: AnyBody) -> tuple[RunRow, list[Event]]:
+    """Write a run or a conversation with the columns of an older schema, and return its row and events."""
     async with open_store("memory:") as store:
-        row, _ = await store.create("r1", created(), actor="test")
-        events = await store.read("r1")
+        await store.append(Create(run=id, bodies=(first,), actor="test"))
+        row, events = await store.get(id), await store.read(id)
     since = {"origin": 3, "origin_at": 3, "alone": 4, "deadline": 6}
     names = [name for name in RunRow.__struct_fields__ if name != "number"]
     values = dict(zip(names, columns(row), strict=True))

@@ -78,7 +78,7 @@ class TokenInfo:
     revoked: datetime | None
     revoked_by: str
     last_used: datetime | None
-    """Time of a recent use: the first one of a minute is recorded."""
+    """Time of the last recorded use; a use within a minute after it is not recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -159,7 +159,7 @@ class TokenRow(Part, frozen=True, kw_only=True):
     revoked: int | None = None
     revoked_by: str = ""
     last_used: int | None = None
-    """Time of a use within the last minute before the last one."""
+    """Time of the last recorded use; a use within a minute after it is not recorded."""
 
 
 class ContractRow(Part, frozen=True, kw_only=True):
