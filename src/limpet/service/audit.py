@@ -54,8 +54,6 @@ class AuditEvent:
     """Id of the run, request, conversation or token that it was done to."""
     outcome: str = "done"
     """`done`, or the code of the error."""
-    address: str = ""
-    """Network address of the caller."""
     request: str = ""
     """Id of the caller's request."""
     count: int = 1
@@ -165,7 +163,7 @@ def _body(event: AuditEvent, id: str) -> b.AuditRecorded:
         tenant=_short(event.who.tenant),
         subject=_short(event.subject),
         outcome=_short(event.outcome),
-        address=_short(event.address),
+        address=_short(event.who.address),
         request=_short(event.request),
         count=event.count,
     )

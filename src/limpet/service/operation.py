@@ -22,9 +22,10 @@ from limpet.clock import Duration
 from limpet.engine.execution.handle import Handle
 from limpet.engine.execution.principal import Principal, Right
 from limpet.engine.execution.views import RunInfo
-from limpet.errors import InvalidArgument, LimpetError, QueryTimeout, Unexpected
+from limpet.errors import InvalidArgument, LimpetError, NotPermitted, QueryTimeout, Unexpected
 from limpet.redaction import hide_secrets_in
-from limpet.service.access import Permission, check_permission, check_right
+from limpet.service.access import LOCAL, Permission, check_permission, check_right
+from limpet.service.audit import AuditEvent
 from limpet.service.json_values import as_json
 from limpet.service.page import Page
 
@@ -263,8 +264,35 @@ class Operation:
     ) -> Any:
         """Run the operation for an authenticated caller, and return its result as redacted plain JSON.
 
-        Raises only LimpetError: also NotPermitted. A repeated `command_id` has no further effect.
+        The audit log records it: commands, reads of payloads, and refusals. Raises only LimpetError: also NotPermitted.
+        A repeated `command_id` has no further effect.
         """
+        try:
+            found = await self._run(app, arguments, who, command_id)
+        except LimpetError as error:
+            await self._audit(app, who, self._subject(arguments), error.code, command_id)
+            raise
+        made = found.get("id") if isinstance(found, dict) else None
+        await self._audit(app, who, made or self._subject(arguments), "done", command_id)
+        return found
+
+    @property
+    def is_audited(self) -> bool:
+        """Whether each use is recorded: a command, or a query that shows more than the state of runs."""
+        return self.is_command or "look" not in self.needs
+
+    async def _audit(self, app: Any, who: Principal, subject: str, outcome: str, command_id: str | None) -> None:
+        """Record a use of the operation, unless the caller is on the same machine."""
+        if who is not LOCAL and (self.is_audited or outcome == NotPermitted.code):
+            event = AuditEvent(action=self.name, who=who, subject=subject, outcome=outcome, request=command_id or "")
+            await app.audit_trail.record_use(event, is_command=self.is_command)
+
+    def _subject(self, arguments: Mapping[str, Any]) -> str:
+        """Return what the operation is used on."""
+        named = (name for name, each in self.parameters.items() if each.resource is not None or name in self.in_path)
+        return str(next((arguments[name] for name in named if name in arguments), ""))
+
+    async def _run(self, app: Any, arguments: Mapping[str, Any], who: Principal, command_id: str | None) -> Any:
         check_permission(who, self.name, self.needs)
         checked = self._checked(arguments, self.sent)
         for name, each in self.sent.items():

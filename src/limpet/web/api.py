@@ -28,7 +28,7 @@ from limpet.errors import (
     RunFailed,
     StoreUnavailable,
 )
-from limpet.service.access import PRINCIPAL, check_permission
+from limpet.service.access import PRINCIPAL
 from limpet.service.app import App
 from limpet.service.operation import Operation, operations_of
 from limpet.service.tokens import TENANT
@@ -85,7 +85,7 @@ def asgi(  # noqa: PLR0913 - all by name, and few at a time
     apps, clock, stops = {TENANT: app, **(tenants or {})}, SystemClock(), stopping or asyncio.Event()
     places = Places(hosts, origins, public_url)
     api = routed(apps, also or {}, RequestLimits(clock, rate), places.public_url or "", stops)
-    guard = Guard(api, callers=Callers(apps, given, clock), places=places)
+    guard = Guard(api, callers=Callers(apps, given, clock), places=places, apps=apps)
     return AccessLog(Health(guard, apps, clock, stops), clock)
 
 
@@ -175,7 +175,6 @@ class _Served:
         if not app.is_open:
             raise StoreUnavailable(reason="the app is not open", fix=NOT_OPEN)
         async with self._limits.admitted(who):
-            check_permission(who, operation.name, operation.needs)
             given = await body_of(request) if operation.is_command else _query(request, lists)
             for name in path.keys() & given.keys():
                 raise InvalidArgument(path=name, reason="already given in the path", fix="Leave it out there.")
@@ -183,7 +182,7 @@ class _Served:
             key = command_id_of(request.headers, who, operation.name) if operation.is_command else None
             async with self._limits.turn(is_large=operation.is_large):
                 work = operation.run(app, {**given, **path}, who=who, command_id=key)
-                found = await _while_there(request, work)
+                found = await (work if operation.is_command else _while_there(request, work))
             if wait and operation.result_type is RunInfo:
                 found = operation.to_json(await _while_there(request, self._ended(app, found["id"], wait)))
         if operation.name not in CREATING:

@@ -5,7 +5,8 @@ path, also unknown ones, and also on localhost: browser pages and other users' p
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -15,11 +16,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from limpet.engine.execution.principal import Principal
 from limpet.errors import DefinitionError, InvalidArgument, LimpetError, NotAuthenticated, WrongHost, WrongOrigin
 from limpet.service.access import PRINCIPAL
+from limpet.service.app import App
+from limpet.service.tokens import TENANT
 from limpet.web.access_log import note
 from limpet.web.callers import Callers
 from limpet.web.replies import refused
 
-__all__ = ["LOCAL", "Guard", "Places", "marked"]
+__all__ = ["LOCAL", "Guard", "Places", "identified", "marked"]
 
 # Longest path and query, in bytes.
 LONGEST = 16_384
@@ -76,8 +79,8 @@ class Places:
 class Guard:
     """Passes authenticated requests on to an application."""
 
-    def __init__(self, inside: ASGIApp, *, callers: Callers, places: Places) -> None:
-        self._inside, self._callers, self._places = inside, callers, places
+    def __init__(self, inside: ASGIApp, *, callers: Callers, places: Places, apps: Mapping[str, App]) -> None:
+        self._inside, self._callers, self._places, self._apps = inside, callers, places, apps
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -103,18 +106,33 @@ class Guard:
             scope[PRINCIPAL] = await self._caller(scope, headers)
         except LimpetError as error:
             note(scope, code=error.code)
+            if self._apps[TENANT].is_open:
+                self._apps[TENANT].audit_trail.record_refusal(error.code, address_of(scope))
             await refused(error)(scope, receive, marked(send, origin))
         else:
             await self._inside(scope, receive, marked(send, origin))
 
     async def _caller(self, scope: Scope, headers: Headers) -> Principal:
         scheme, _, token = (_only(headers, "authorization") or "").partition(" ")
-        address = scope["client"][0] if scope.get("client") else ""
+        address = address_of(scope)
         who = await self._callers.find(token.strip(), address) if scheme.lower() == "bearer" else None
         if who is None:
             raise NotAuthenticated
-        note(scope, who=who.name, tenant=who.tenant)
-        return who
+        return identified(scope, who, self._apps[who.tenant or TENANT])
+
+
+def address_of(scope: Scope) -> str:
+    """Return the network address from which a request came."""
+    return str(scope["client"][0]) if scope.get("client") else ""
+
+
+def identified(scope: Scope, who: Principal, app: App) -> Principal:
+    """Return the caller of a request with their address, and record that they have authenticated."""
+    found = replace(who, door=who.door or "http", address=address_of(scope))
+    note(scope, who=found.name, tenant=found.tenant)
+    if app.is_open:
+        app.audit_trail.record_login(found)
+    return found
 
 
 def marked(send: Send, origin: str | None = None) -> Send:

@@ -20,7 +20,7 @@ from limpet.service.app import App
 from limpet.service.tokens import TENANT
 from limpet.web.access_log import note
 from limpet.web.api import Apps, opened, routed
-from limpet.web.guard import Places, marked
+from limpet.web.guard import Places, identified, marked
 from limpet.web.limits import RATE, RequestLimits
 from limpet.web.replies import refused
 
@@ -85,5 +85,4 @@ class _Identified:
             raise AuthUnavailable from error  # its text is not for callers that are not identified
         if who is None or (who.tenant or TENANT) not in self._apps:
             raise NotAuthenticated
-        note(request.scope, who=who.name, tenant=who.tenant)
-        return who
+        return identified(request.scope, who, self._apps[who.tenant or TENANT])

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -50,7 +51,12 @@ async def test_an_event_has_who_what_from_where_and_how_it_ended(clock: FrozenCl
     """With the store's time, in the log of its month."""
     async with Store(MemoryBackend(clock)) as store:
         event = AuditEvent(
-            action="cancel", who=ANN, subject="r1", outcome="wrong_state", address="10.0.0.7", request="k-1", count=3
+            action="cancel",
+            who=replace(ANN, address="10.0.0.7"),
+            subject="r1",
+            outcome="wrong_state",
+            request="k-1",
+            count=3,
         )
         await log_of(store).record(event)
         [found] = await audit_page(store, ALL, limit=5)
@@ -62,7 +68,8 @@ async def test_an_event_has_who_what_from_where_and_how_it_ended(clock: FrozenCl
 
 async def test_an_unknown_caller_has_no_kind() -> None:
     async with Store(MemoryBackend()) as store:
-        await log_of(store).record(AuditEvent(action="refusal", outcome="not_authenticated", address="::1"))
+        stranger = limpet.Principal(name="", address="::1")
+        await log_of(store).record(AuditEvent(action="refusal", outcome="not_authenticated", who=stranger))
         [found] = await audit_page(store, ALL, limit=5)
         assert (found.who, found.kind, found.outcome) == ("", "", "not_authenticated")
 

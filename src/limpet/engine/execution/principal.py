@@ -34,6 +34,8 @@ class Principal:
     """Rights beyond the roles."""
     tenant: str = ""
     """The store that the caller belongs to, if a server has several."""
+    address: str = ""
+    """Network address from which the caller sends a request."""
 
     @property
     def sender(self) -> Sender:

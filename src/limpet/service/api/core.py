@@ -17,6 +17,7 @@ from limpet.engine.worker.change_listener import ChangeListener
 from limpet.engine.worker.worker import StoreClock, WorkerLoop
 from limpet.errors import InvalidArgument, NotFound, WrongCall, not_open
 from limpet.service.audit import AuditLog
+from limpet.service.audit_trail import AuditTrail
 from limpet.service.conversations import Conversations
 from limpet.service.inbox import Inbox
 from limpet.service.resolve import run_of, suggest_agent
@@ -44,6 +45,7 @@ class AppCore:
         self._worker_loop: WorkerLoop | None = None
         self._listener: ChangeListener | None = None
         self.audit_log = AuditLog(settings.store, settings.ids)
+        self.audit_trail = AuditTrail(self.audit_log, settings.store, settings.clock)
         """Records who did what. Servers record the requests of their callers."""
         self._loop: asyncio.AbstractEventLoop | None = None
         """Event loop on which the app was opened."""
