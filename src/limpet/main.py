@@ -41,10 +41,22 @@ def _serve(*, apps: Mapping[str, "App"], told: Callable[[str], None], **options:
 
 
 def _agents(apps: Mapping[str, "App"]) -> Any:
-    """Return the applications to mount beside the HTTP API."""
-    from limpet.mcp import over_http  # noqa: PLC0415 - only servers need it
+    """Return the applications to mount beside the HTTP API. MCP is imported when a client needs it."""
+    from importlib.util import find_spec  # noqa: PLC0415 - only servers need it
 
-    return {"/mcp": over_http(apps)}
+    from limpet.errors import ExtraMissing  # noqa: PLC0415
+    from limpet.web.lazy_mount import LazyMount  # noqa: PLC0415
+
+    if find_spec("mcp") is None:
+        raise ExtraMissing(extra="mcp")
+
+    def load() -> Any:
+        from limpet.mcp import over_http  # noqa: PLC0415 - this takes a second
+
+        return over_http(apps)
+
+    lazy = LazyMount(load)
+    return {"/mcp": (lazy, lazy.run)}
 
 
 def _mcp(*, app: "App") -> int:
