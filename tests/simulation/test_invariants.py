@@ -19,7 +19,7 @@ from limpet.events import Event, inline
 from limpet.events import bodies as b
 from limpet.policy import risk
 from limpet.service.app import App
-from limpet.service.inbox import Inbox
+from limpet.service.deciders import Deciders
 from limpet.stores import claim
 from tests.simulation import invariants, world
 from tests.simulation.invariants import Watcher, check_end
@@ -244,7 +244,7 @@ SABOTAGE: list[tuple[str, object, str, object]] = [
     ("I1", App, "signal", nothing),
     ("I4", Recorder, "flush", careless),
     ("I6", risk, "decide", lambda *_, **__: risk.Free()),
-    ("I6", Inbox, "_groups", lambda *_: ["desk", "boss"]),
+    ("I6", Deciders, "groups_of", lambda *_: ["desk", "boss"]),
     ("I6", waits, "notification_runs", lambda *_: NotificationRuns((), ())),
     ("I6", ApprovalGate, "_checked", lambda _, __, edited, *___: {**edited, "cents": 1}),
     ("I7", Tool, "load_result", changing()),

@@ -16,6 +16,8 @@ log = logging.getLogger("limpet")
 
 # Microseconds before the next query, after a failure or for subscribers that want no changes at the moment.
 POLL_AGAIN = 100_000
+# Microseconds for which the store is still watched when nothing is of interest any more.
+LINGER = 10_000_000
 GONE = LogPosition(0, 0, "gone")
 """Position of a deleted run, so that nothing waits for it indefinitely."""
 
@@ -38,10 +40,13 @@ class ChangeListener:
         """The subscribers of each run."""
         self._callbacks: list[Callable[[], object]] = []
         self._wake_event = asyncio.Event()
+        self._needed = asyncio.Event()
+        self._cancel_rest: Callable[[], None] = lambda: None
 
     def subscribe(self, subscription: Subscription) -> None:
         """Add a subscriber; it is notified first of what it does not know yet."""
         self._subscriptions.setdefault(subscription.run, {})[subscription] = None
+        self._needed.set()
         self._wake_event.set()
 
     def notify(self, run: str, place: LogPosition) -> None:
@@ -55,41 +60,60 @@ class ChangeListener:
         others.pop(subscription, None)
         if not others:
             self._subscriptions.pop(subscription.run, None)
+        self._rest_later()
 
     def add_callback(self, call: Callable[[], object]) -> None:
         """Call a function whenever anything in the store may have changed."""
         self._callbacks.append(call)
+        self._needed.set()
 
     def remove_callback(self, call: Callable[[], object]) -> None:
         """Remove a callback."""
         self._callbacks = [each for each in self._callbacks if each != call]
+        self._rest_later()
+
+    def _rest_later(self) -> None:
+        if not self._subscriptions and not self._callbacks:
+            self._cancel_rest()
+            self._cancel_rest = self._clock.call_later(LINGER, self._rest)
 
     def wake(self) -> None:
         """Query now: something may have changed."""
         self._wake_event.set()
 
     async def run(self) -> None:
-        """Notify until cancelled."""
-        with self._store.watch() as watch:
-            watching = asyncio.ensure_future(self._watch(watch.changed))
+        """Notify until cancelled. The store is watched only while it is of interest."""
+        while True:
+            await self._needed.wait()
+            with self._store.watch() as watch:
+                watching = asyncio.ensure_future(self._watch(watch.changed))
+                try:
+                    await self._notify_while_needed()
+                finally:
+                    watching.cancel()
+
+    async def _notify_while_needed(self) -> None:
+        while self._needed.is_set():
+            await self._wake_event.wait()
+            self._wake_event.clear()
             try:
-                while True:
-                    await self._wake_event.wait()
-                    self._wake_event.clear()
-                    try:
-                        await self._notify_changed()
-                    except Exception as error:  # callers of the store get the error themselves; query again
-                        if isinstance(error, StoreReplaced):
-                            for each in self._all():
-                                each.notify(GONE)  # no change will ever come: subscribers query, and get the error
-                        elif not isinstance(error, LimpetError):
-                            log.exception("change listener: polling the store failed")
-                        self._wake_event.set()
-                        await self._clock.sleep(POLL_AGAIN)
-                    if self._interval:
-                        await self._clock.sleep(self._interval)
-            finally:
-                watching.cancel()
+                await self._notify_changed()
+            except Exception as error:  # callers of the store get the error themselves; query again
+                if isinstance(error, StoreReplaced):
+                    for each in self._all():
+                        each.notify(GONE)  # no change will ever come: subscribers query, and get the error
+                elif not isinstance(error, LimpetError):
+                    log.exception("change listener: polling the store failed")
+                self._wake_event.set()
+                await self._clock.sleep(POLL_AGAIN)
+            if self._interval:
+                await self._clock.sleep(self._interval)
+
+    def _rest(self) -> None:
+        """Stop watching, if nothing has been of interest for a while."""
+        if not self._subscriptions and not self._callbacks:
+            self._needed.clear()
+            self._wake_event.set()
 
     async def _watch(self, changed: Callable[[], Awaitable[None]]) -> None:
         while True:
