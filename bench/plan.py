@@ -45,6 +45,8 @@ class Sizes:
     bulk: int = 1_000_000
     idle: float = 20.0
     """Seconds that an idle worker is watched."""
+    requests: int = 300
+    """HTTP requests of one client, and of eight together."""
     lease: float = 10.0
     """Seconds that a worker counts as alive without a sign of life."""
     peers: tuple[str, ...] = tuple(PEERS)
@@ -61,6 +63,7 @@ class Sizes:
         "reading",
         "bulk",
         "idle",
+        "web",
     )
 
 
@@ -233,6 +236,14 @@ def _idle(sizes: Sizes) -> Iterator[Task]:
     yield from _peers("idle", 1, "idle", without=("LangGraph",), seconds=sizes.idle)
 
 
+def _web(sizes: Sizes) -> Iterator[Task]:
+    titles = {"bare": "bare FastAPI route", "get": "GET run", "start": "POST start", "answer": "POST answer"}
+    for on in BOTH:
+        for what, title in titles.items():
+            if what != "bare" or on == SQLITE:
+                yield _limpet("web", title, on, min(sizes.rounds, 3), "web", what=what, requests=sizes.requests)
+
+
 _TASKS: dict[str, Callable[[Sizes], Iterator[Task]]] = {
     "one": _one,
     "many": _many,
@@ -246,4 +257,5 @@ _TASKS: dict[str, Callable[[Sizes], Iterator[Task]]] = {
     "reading": _reading,
     "bulk": _bulk,
     "idle": _idle,
+    "web": _web,
 }

@@ -140,6 +140,14 @@ TABLES = (
         "its own.",
         [Column("worker, %", "idle"), Column("server, %", "server")],
     ),
+    Table(
+        "web",
+        "The HTTP API",
+        "A server process (`limpet serve`) on the same machine. The latency is that of {requests} requests of one "
+        "client on one connection; the requests a second are those of eight. A command is durable, and recorded in "
+        "the audit log, before its reply. The bare route returns a constant of 500 bytes.",
+        [Column("requests/s", "requests"), Column("p50, ms", "p50"), Column("p99, ms", "p99")],
+    ),
 )
 
 

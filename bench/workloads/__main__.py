@@ -1,7 +1,7 @@
 """`python -m bench.workloads NAME ARGUMENTS`: run one of Limpet's workloads, and print its figures as JSON."""
 
 from bench.script import answer
-from bench.workloads import agents, bulk, cold, long_runs, steps, store, talks
+from bench.workloads import agents, bulk, cold, long_runs, steps, store, talks, web
 
 MEASURES = (
     steps.bare,
@@ -21,6 +21,7 @@ MEASURES = (
     talks.last_page,
     cold.cold,
     bulk.million,
+    web.web,
 )
 
 if __name__ == "__main__":
