@@ -182,7 +182,7 @@ class LimpetError(Exception):
     def hint(self) -> str:
         """Command to type or edit to make; an error with a field `fix` may carry its own hint."""
         known = self._fields()
-        return str(known.get("fix") or self._hint.format(**known))
+        return str(known.get("fix") or self._hint.format(**{**known, **self._shown()}))
 
     def _shown(self) -> dict[str, object]:
         """Return the facts in the form in which the summary shows them."""
