@@ -6,8 +6,9 @@ import pytest
 
 import limpet
 from limpet import testing
-from limpet.service import inbox as inbox_module
 from limpet.service.resolve import find_request
+from limpet.service.views import request_of
+from limpet.stores import RequestRow
 
 MANY = 1_100
 
@@ -25,13 +26,12 @@ async def test_requests_beyond_the_largest_page_are_visible(monkeypatch: pytest.
         assert (await app.stats()).requests == MANY
         rows, briefs = await app.store.requests(), list[str]()
 
-        async def counting(store: limpet.Store, row: object) -> limpet.Request:
+        async def counting(store: limpet.Store, row: RequestRow) -> limpet.Request:
             found = await request_of(store, row)
             briefs.append(found.id)
             return found
 
-        request_of = inbox_module.request_of
-        monkeypatch.setattr(inbox_module, "request_of", counting)
+        monkeypatch.setattr("limpet.service.inbox.request_of", counting)
         page = await app.inbox(limit=1)
         assert (len(page), len(briefs)) == (1, 1)
         last = rows[-1]
