@@ -13,7 +13,7 @@ SCRATCH := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo picture test quick tools check fix bench crash chaos golden pin clean
+.PHONY: help demo picture test quick tools check fix fuzz clients bench crash chaos golden pin clean
 
 help:  ## show this help
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -35,7 +35,7 @@ demo: $(CORE)  ## run the demo: an agent killed at step 6 of 9, and resumed
 picture: $(READY)  ## run the demo and draw its picture for the README
 	@$(BIN)/python -m limpet.demo.picture docs/demo.svg
 
-test: check tools  ## run all tests
+test: check tools .tools/fuzz/.ready  ## run all tests
 	@$(SCRATCH) $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 quick: check  ## run check, unit, laws, behaviour and one store, for the inner loop
@@ -64,6 +64,22 @@ fix: $(READY)  ## apply automatic fixes, and regenerate pages
 	@$(BIN)/uv pip install --quiet --python .bench/$*/bin/python --constraint $< --group $*
 	@touch $@
 
+.tools/fuzz/.ready .tools/clients/.ready: .tools/%/.ready: tests/%/versions.txt | $(READY)
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .tools/$*
+	@$(BIN)/uv pip install --quiet --python .tools/$*/bin/python --constraint $< --group $*
+	@touch $@
+
+.tools/typescript/.ready: tests/clients/package.json
+	@mkdir -p .tools/typescript && cp $< .tools/typescript
+	@cd .tools/typescript && npm install --silent --no-audit --no-fund --no-package-lock
+	@touch $@
+
+fuzz: $(READY) .tools/fuzz/.ready  ## send 20,000 requests made from the API's description to a server
+	@$(SCRATCH) $(BIN)/python -m pytest --full -n 2 -o faulthandler_timeout=0 tests/fuzz
+
+clients: $(READY) .tools/clients/.ready .tools/typescript/.ready  ## generate clients in Python and TypeScript, and run them (needs npm)
+	@$(BIN)/python -m pytest --full tests/clients
+
 bench: $(READY) $(patsubst %,.bench/%/.ready,$(if $(QUICK),langgraph,$(PEERS)))  ## measure speed, compared with bare loops and peers (QUICK=1, ONLY=one,many, PUBLISH=1)
 	@$(BIN)/python -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(PUBLISH),--publish)
 
@@ -81,6 +97,7 @@ golden: $(READY)  ## write the stored formats of this version to tests/golden
 pin: $(READY)  ## pin the newest versions in constraints.txt
 	@$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --all-extras --group dev $(PIN) --output-file constraints.txt
 	@for each in $(PEERS); do $(BIN)/uv pip compile --quiet --upgrade --group $$each $(PIN) --output-file bench/peers/$$each.txt; done
+	@for each in fuzz clients; do $(BIN)/uv pip compile --quiet --upgrade --group $$each $(PIN) --output-file tests/$$each/versions.txt; done
 
 clean:  ## remove the environment and caches
-	@rm -rf .venv .bench .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf .venv .bench .tools .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,11 +1,8 @@
 """The generated pages of the reference: `python -m tests.docs.reference` writes them, a test compares them."""
 
-import ast
 import inspect
 import re
-import textwrap
 from dataclasses import fields
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -64,20 +61,6 @@ def errors_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _field_docstrings(form: type) -> dict[str, str]:
-    """Return the docstring of each field in the source."""
-    if form.__module__.split(".")[0] != "limpet":
-        return {}
-    [body] = ast.parse(textwrap.dedent(inspect.getsource(form))).body
-    assert isinstance(body, ast.ClassDef)
-    return {
-        field.target.id: re.sub(r"\s+", " ", str(doc.value.value))
-        for field, doc in pairwise(body.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant)
-    }
-
-
 def json_page() -> str:
     """Return the page of all JSON views."""
     lines = [
@@ -101,7 +84,7 @@ def json_page() -> str:
     ]
     for name, form in json_views.forms().items():
         meaning = (form.__doc__ or "").split("\n")[0]
-        descriptions = {name: text for base in reversed(form.__mro__) for name, text in _field_docstrings(base).items()}
+        descriptions = json_views.descriptions_of(form)
         lines += ["", f"## {name}", "", meaning, "", "| field | holds | |", "|---|---|---|"]
         lines += [
             f"| `{field}` | {holds} | {descriptions.get(field, '')} |"

@@ -34,11 +34,17 @@ class BriefStep:
     """A step that the agent ran."""
 
     number: int
+    """Step number."""
     tool: str
+    """Name of the tool."""
     status: StepStatus
+    """Status of the step."""
     attempts: int
+    """Number of attempts."""
     result: str = ""
+    """The result, shortened."""
     error: str = ""
+    """The error, shortened."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +52,13 @@ class Chosen:
     """A decision that the agent recorded."""
 
     question: str
+    """The question."""
     chosen: str
+    """The option that was chosen."""
     because: str
+    """Reason of the choice."""
     confidence: float | None = None
+    """Confidence of the agent, from 0 to 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +66,11 @@ class BriefFact:
     """A fact that the agent knew, and how old it is."""
 
     key: str
+    """Key of the fact."""
     value: str
+    """Value of the fact, shortened."""
     source: str
+    """Where it comes from."""
     step: int | None
     """The step that recorded it."""
     time: datetime | None
@@ -98,24 +111,33 @@ class Brief:
     """The facts that a person needs to decide a request."""
 
     agent: str
+    """Name of the agent."""
     input: str
+    """Input of the run, shortened."""
     why: str
     """Why the run stopped."""
     choices: tuple[Choice, ...]
+    """Possible answers and the effect of each."""
     if_unanswered: str
     """The consequence if the request expires without an answer."""
     goal: str = ""
+    """Goal of the run."""
     steps: tuple[BriefStep, ...] = ()
     """The last steps."""
     earlier_steps: int = 0
     """Number of earlier steps, which are not shown."""
     decisions: tuple[Chosen, ...] = ()
+    """The last decisions of the agent."""
     errors: tuple[str, ...] = ()
+    """The last errors."""
     facts: tuple[BriefFact, ...] = ()
     """Facts that the decision rests on: those that the tool relies on first, then the newest."""
     flags: tuple[str, ...] = ()
+    """Risk flags."""
     spent: Mapping[str, float] = field(default_factory=dict)
+    """Usage, such as tokens and cost."""
     budget: Mapping[str, float] = field(default_factory=dict)
+    """Limits of the run."""
 
 
 def brief(

@@ -28,7 +28,9 @@ class SliceMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message, as shown in a slice."""
 
     role: str
+    """Who said it."""
     text: str
+    """Text of the message."""
     seq: int = 0
     """Sequence in the conversation."""
     calls: tuple[str, ...] = ()
@@ -47,12 +49,15 @@ class ContextSlice(Struct, frozen=True, kw_only=True):
     current_step: str = ""
     """Current item of the plan, or the number of the step."""
     plan: tuple[str, ...] = ()
+    """Items of the plan."""
     facts: tuple[Fact, ...] = ()
     """Newest first."""
     artifacts: tuple[Artifact, ...] = ()
     """Artifacts, the newest first; those of the current plan item or step come before the others."""
     open_questions: tuple[str, ...] = ()
+    """Questions that are not answered."""
     risk_flags: tuple[str, ...] = ()
+    """Risk flags."""
     messages: tuple[SliceMessage, ...] = ()
     """The newest messages, in order."""
     left_out: dict[str, int] = {}

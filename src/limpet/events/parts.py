@@ -67,11 +67,17 @@ class Limits(Part, frozen=True, kw_only=True):
     """Limits on what a run may use, with the names that agent frameworks commonly use."""
 
     max_steps: int | None = None
+    """Maximum number of steps."""
     max_wall_time_ms: int | None = None
+    """Maximum time while a worker drives the run, in milliseconds."""
     max_llm_tokens: int | None = None
+    """Maximum number of tokens of models."""
     max_artifact_bytes_in_context: int | None = None
+    """Maximum size of tool results in a prompt, in bytes."""
     max_cost: float | None = None
+    """Maximum cost."""
     exhausted: Literal["fail", "ask"] = "fail"
+    """Whether the run fails at a limit, or asks for more."""
 
     def __post_init__(self) -> None:
         check_finite("max_cost", self.max_cost)
@@ -160,9 +166,13 @@ class Fact(Part, frozen=True, kw_only=True):
     """A fact that the agent knows, with its source and the step that wrote it."""
 
     key: str
+    """Key of the fact."""
     value: Raw
+    """Value of the fact."""
     source: str = ""
+    """Where it comes from."""
     step: int | None = None
+    """The step that recorded it."""
     derived_from: tuple[str, ...] = ()
     """Keys of the facts that it was derived from."""
 
@@ -185,9 +195,13 @@ class Artifact(Part, frozen=True, kw_only=True):
     """A large value that is stored separately: its type, summary and size, and the step that stored it."""
 
     artifact_id: str
+    """Artifact id."""
     type: str
+    """Type of the content."""
     summary: str
+    """Summary, for people and models."""
     bytes: int
+    """Size of the content."""
     step: int | None = None
     """The step after which it was stored. An artifact of a tool's result has the step of that tool."""
 

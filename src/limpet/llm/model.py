@@ -38,6 +38,7 @@ class ToolCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str
     """Id that links the result to the call; unique in a conversation."""
     name: str
+    """Name of the tool."""
     args: str
     """Arguments as JSON, as the model wrote them; possibly invalid."""
 
@@ -55,7 +56,9 @@ class PromptMessage(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=
     """One message of a prompt."""
 
     role: Role
+    """Who said it."""
     text: str = ""
+    """The text."""
     calls: tuple[ToolCall, ...] = ()
     """Tool calls that the assistant requests."""
     call: str = ""
@@ -105,7 +108,9 @@ class ToolSpec(Struct, frozen=True, kw_only=True, dict=True):
     """Description of a tool for a model."""
 
     name: str
+    """Name of the tool."""
     description: str
+    """Description for the model."""
     schema: dict[str, Any]
     """Arguments, as a JSON Schema of type object."""
 
@@ -119,7 +124,9 @@ class Prompt(Struct, frozen=True, kw_only=True):
     """Everything that is sent to a model in one call."""
 
     messages: tuple[PromptMessage, ...]
+    """Messages, in order."""
     tools: tuple[ToolSpec, ...] = ()
+    """Tools that the model may call."""
     must_call: bool = False
     """Whether the model must call a tool."""
     output: dict[str, Any] | None = None

@@ -67,6 +67,7 @@ class AuditInfo:
     log: str
     """Id of the log of its month."""
     seq: int
+    """Number of the event in its log."""
     time: datetime
     """Time by the store's clock."""
     who: str
@@ -74,13 +75,17 @@ class AuditInfo:
     kind: str
     """Kind of the caller: `person`, `service` or `agent`; empty if it is unknown."""
     tenant: str
+    """Tenant of the caller; empty if the server has one store."""
     action: str
+    """Name of the operation, or of what happened, such as `login` or `token.created`."""
     subject: str
+    """Id of the run, request, conversation or token that it was done to."""
     outcome: str
     """`done`, or the code of the error."""
     door: str
     """The interface: `python`, `cli`, `http` or `mcp`."""
     address: str
+    """Network address of the caller."""
     request: str
     """Id of the caller's request."""
     count: int

@@ -41,12 +41,15 @@ class Measurement:
     """One result, and its ratio to the bare loop."""
 
     what: str
+    """Subject of the measurement."""
     figure: float
+    """Measured value."""
     unit: str
     """µs each, rows/s or steps/s."""
     ratio: float | None = None
     """For one run: multiple of a bare commit. For many: fraction of the bare rows per second."""
     aim: str = ""
+    """Aim, for people."""
 
 
 @cache

@@ -35,6 +35,7 @@ class DivergenceInfo:
     one: str
     """Text of what the first run did."""
     other: str
+    """Text of what the other run did instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,7 @@ class Comparison(Diff):
     """Where two runs diverge, and how their acts, states, usage and outcomes differ."""
 
     divergence: DivergenceInfo | None = None
+    """The first difference."""
 
 
 @dataclass(frozen=True)

@@ -53,12 +53,17 @@ class ConversationInfo:
     """Summary of a conversation, for lists."""
 
     id: str
+    """Conversation id."""
     session: str | None
+    """Session that it belongs to."""
     user: str | None
+    """User that it belongs to."""
     messages: int
     """Approximate number of messages; includes compactions and forks."""
     updated: datetime
+    """Time of the last message."""
     fork_of: str | None = None
+    """The conversation that this one was forked from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +71,13 @@ class SessionInfo:
     """Summary of a session, for lists."""
 
     id: str
+    """Session id."""
     runs: int
+    """Number of runs."""
     conversations: int
+    """Number of conversations."""
     updated: datetime
+    """Time of the last event."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +85,7 @@ class CompactionInfo:
     """A summary that replaces messages of a conversation."""
 
     conversation: str
+    """Conversation id."""
     seq: int
     """Sequence of the summary in the conversation."""
     first: int

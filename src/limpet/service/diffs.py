@@ -34,8 +34,11 @@ class ChangeInfo:
     key: str
     """The step, fact, question …; "" if there is only one."""
     before: Any
+    """Value before the change."""
     after: Any
+    """Value after the change."""
     text: str
+    """The change for people."""
 
 
 @dataclass(frozen=True, kw_only=True)

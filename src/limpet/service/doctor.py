@@ -44,7 +44,9 @@ class Finding:
     what: str
     """Subject of the check: store, database, schema, clock, runs, workers, agents, duties, rows, disk, tools."""
     level: Level
+    """Severity."""
     message: str
+    """The finding."""
     hint: str = ""
     """Advice on how to fix it; "" if nothing is wrong."""
 

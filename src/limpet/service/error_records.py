@@ -59,15 +59,19 @@ class ErrorInfo:
     """A failure: of an attempt of a step, of a run, or of a compensation."""
 
     run: str
+    """Run id."""
     agent: str
+    """Name of the agent."""
     seq: int
     """Sequence of the event that records it."""
     time: datetime
+    """When it happened."""
     step: int | None
     """Number of the step; null if the run failed outside a step."""
     name: str
     """Identity of the step; the run's id, if the run failed outside a step."""
     tool: str = ""
+    """Name of the tool."""
     input: Any = None
     """The arguments as used; the input of the run, if it failed outside a step. Large values as `{"blob", "bytes"}`."""
     output: Any = None
@@ -75,6 +79,7 @@ class ErrorInfo:
     type: str
     """Qualified name of the exception's class."""
     message: str
+    """Text of the error."""
     traceback: str = ""
     """The end of the traceback, at most 8,000 characters."""
     attempt: int | None = None

@@ -35,9 +35,13 @@ class Decided:
     """A decision of a request."""
 
     request: str
+    """Request id."""
     run: str
+    """Run id."""
     decision: Literal["answered", "approved", "rejected"]
+    """The decision."""
     by: str
+    """Who decided."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +49,13 @@ class GrantInfo:
     """A standing approval of a run."""
 
     grant: str
+    """Id of the standing approval."""
     by: str
+    """Who approved."""
     tool: str | None
+    """Tool that it allows."""
     risk: str | None
+    """Risk that it allows."""
 
 
 class Inbox:

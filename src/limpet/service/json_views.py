@@ -4,9 +4,14 @@ A field keeps its name and type, and a new field breaks no client. Removing or c
 the API; a test names the field that changed.
 """
 
+import ast
+import inspect
+import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from datetime import datetime
+from itertools import pairwise
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -44,7 +49,7 @@ from limpet.service.verify import Verified
 from limpet.service.workers import AgentInfo, Stats, WorkerInfo
 from limpet.state import TaskRecord
 
-__all__ = ["VERSION", "VIEWS", "fields_of", "forms", "frozen", "name_of", "schemas"]
+__all__ = ["VERSION", "VIEWS", "descriptions_of", "fields_of", "forms", "frozen", "name_of", "schemas"]
 
 VERSION = 1
 VIEWS: Mapping[str, type] = {
@@ -133,11 +138,41 @@ def name_of(form: type) -> str:
 
 
 def schemas(where: str) -> dict[str, Any]:
-    """Return the JSON Schemas of all types by name. References start with `where`."""
+    """Return the JSON Schemas of all types by name, with descriptions. References start with `where`."""
     known = forms()
     refs, found = msgspec.json.schema_components(known.values(), ref_template="{name}")
     names = {ref["$ref"]: name for name, ref in zip(known, refs, strict=True)}
-    return {names[each]: _referring(schema, names, where) for each, schema in found.items()}
+    return {
+        names[each]: _described(_referring(schema, names, where), known[names[each]]) for each, schema in found.items()
+    }
+
+
+def descriptions_of(form: type) -> dict[str, str]:
+    """Return the docstring of each field of a type, also of inherited ones, from the source."""
+    return {name: text for base in reversed(form.__mro__) for name, text in _own_descriptions(base).items()}
+
+
+def _own_descriptions(form: type) -> dict[str, str]:
+    if form.__module__.split(".")[0] != "limpet":
+        return {}
+    [body] = ast.parse(textwrap.dedent(inspect.getsource(form))).body
+    assert isinstance(body, ast.ClassDef)
+    return {
+        field.target.id: re.sub(r"\s+", " ", str(doc.value.value))
+        for field, doc in pairwise(body.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant)
+    }
+
+
+def _described(schema: dict[str, Any], form: type) -> dict[str, Any]:
+    """Return the schema of a type with the descriptions of its fields."""
+    texts = descriptions_of(form)
+    properties = {
+        name: {**each, "description": texts[name]} if name in texts else each
+        for name, each in schema.get("properties", {}).items()
+    }
+    return {**schema, "title": name_of(form), "description": inspect.getdoc(form) or "", "properties": properties}
 
 
 def _referring(schema: Any, names: Mapping[str, str], where: str) -> Any:

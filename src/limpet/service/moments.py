@@ -84,31 +84,52 @@ class StepPage(TypedDict):
     """Some steps, and where the others begin."""
 
     items: list[StepInfo]
+    """Some steps."""
     next: str | None
+    """Cursor of the next steps; null if there are none."""
 
 
 class MomentJson(TypedDict):
     """The state of a run as plain data, under its public names."""
 
     run: str
+    """Run id."""
     status: str
+    """Status at this point."""
     seq: int
+    """Number of the last event at this point."""
     time: datetime
+    """Time of that event."""
     step: int
+    """Highest number of a step so far."""
     position: PositionInfo
+    """Position in the log, the steps and the plan."""
     next: str | None
+    """The current item of the plan, or the next one."""
     input: str
+    """Input of the run, shortened."""
     waits_for: tuple[WaitsFor, ...]
+    """The conditions that the run waits for."""
     wake: datetime | None
+    """When the run continues automatically."""
     open_steps: tuple[StepInfo, ...]
+    """Steps that are not settled."""
     steps: StepPage
+    """The last settled steps."""
     decisions: list[Chosen]
+    """The last decisions of the agent."""
     failure: FailureInfo | None
+    """Why the run failed."""
     failure_step: int | None
+    """The step that failed."""
     spent: Mapping[str, float]
+    """Usage, such as tokens and cost."""
     counters: Mapping[str, int]
+    """Numbers of events by purpose."""
     state: AgentState
+    """Working state of the agent."""
     text: str
+    """All of it for people."""
 
 
 class Moment(State[Any]):

@@ -13,8 +13,10 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from functools import cached_property, reduce
+from operator import or_
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -294,7 +296,7 @@ class Operation:
 
     async def _run(self, app: Any, arguments: Mapping[str, Any], who: Principal, command_id: str | None) -> Any:
         check_permission(who, self.name, self.needs)
-        checked = self._checked(arguments, self.sent)
+        checked = self._checked(arguments, self.sent, strict=self.is_command)
         for name, each in self.sent.items():
             if checked[name] != each.default:
                 check_right(who, self.name, name, each.about.right)
@@ -330,8 +332,13 @@ class Operation:
         plain = as_json(found)
         return bounded(plain if self.redacts_itself else hide_secrets_in(plain), is_page=isinstance(found, Page))
 
-    def _checked(self, arguments: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> dict[str, Any]:
-        """Return the arguments with their types; text is converted. Raises InvalidArgument."""
+    def _checked(
+        self, arguments: Mapping[str, Any], parameters: Mapping[str, Parameter], *, strict: bool = False
+    ) -> dict[str, Any]:
+        """Return the arguments with their types. Raises InvalidArgument.
+
+        Unless `strict`, text is converted: a query in a URL has no other type. The text "null" is a text.
+        """
         for name in arguments.keys() - parameters.keys():
             takes = ", ".join(parameters) or "none"
             raise InvalidArgument(path=name, reason=f"unknown argument; {self.name} takes {takes}")
@@ -344,7 +351,8 @@ class Operation:
                 found[name] = each.default
                 continue
             try:
-                value = msgspec.convert(arguments[name], each.type, strict=False)
+                wanted = _not_null(each.type) if isinstance(arguments[name], str) else each.type
+                value = msgspec.convert(arguments[name], wanted, strict=strict)
             except (msgspec.ValidationError, ValueError) as error:
                 reason = str(error)
                 raise InvalidArgument(path=name, reason=f"{reason[:1].lower()}{reason[1:]}") from None
@@ -406,6 +414,14 @@ def _parameter(name: str, hint: Any, default: Any) -> Parameter | None:
 
 def _description(about: Param) -> str:
     return about.description if about.right is None else f"{about.description} Needs the right `{about.right}`."
+
+
+def _not_null(kind: Any) -> Any:
+    """Return a type without None."""
+    if get_origin(kind) not in (Union, UnionType):
+        return kind
+    kinds = [each for each in get_args(kind) if each is not NoneType]
+    return reduce(or_, kinds)
 
 
 def _limits(about: Param) -> dict[str, Any]:

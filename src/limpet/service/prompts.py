@@ -44,9 +44,13 @@ class PromptView:
     """The prompt of a model call, and why it contained each part."""
 
     run: str
+    """Run id."""
     step: int
+    """Number of the step."""
     model: str
+    """Name of the model."""
     prompt: Prompt
+    """The prompt."""
     is_exact: bool
     """Whether the prompt equals, byte for byte, what was sent. If not, the code that builds it has changed, or a secret
     was hidden.

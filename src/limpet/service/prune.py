@@ -46,12 +46,17 @@ class Pruned:
     """The runs that were deleted, or would be."""
 
     dry_run: bool
+    """Whether nothing was deleted."""
     runs: list[str] = field(default_factory=list)
+    """Ids of the runs."""
     events: int = 0
+    """Number of their events."""
     kept: dict[str, int] = field(default_factory=dict)
     """Number of ended runs that are kept, by reason."""
     snapshots: int = 0
+    """Number of snapshots that were deleted."""
     blobs: int = 0
+    """Number of blobs that were deleted."""
 
     def __str__(self) -> str:
         how = "would be deleted" if self.dry_run else "deleted"

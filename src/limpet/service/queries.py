@@ -61,14 +61,23 @@ class DecisionInfo:
     """A decision of an agent, with its options and reason."""
 
     run: str
+    """Run id."""
     agent: str
+    """Name of the agent."""
     seq: int
+    """Number of its event."""
     time: datetime
+    """When it was decided."""
     question: str
+    """The question."""
     chosen: Any
+    """The option that was chosen."""
     options: Any
+    """The options."""
     because: str
+    """Reason of the choice."""
     confidence: float | None = None
+    """Confidence of the agent, from 0 to 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +85,11 @@ class CallInfo:
     """A call of a tool, and the decision before it."""
 
     run: str
+    """Run id."""
     agent: str
+    """Name of the agent."""
     step: StepInfo
+    """The step that made the call."""
     decision: DecisionInfo | None = None
     """The agent's last decision before the call."""
 

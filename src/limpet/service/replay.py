@@ -47,11 +47,17 @@ class ReplayJson(TypedDict):
     """A replay as plain data, with the state under its public names."""
 
     run: str
+    """Run id."""
     how: str
+    """`returned`, `raised`, `waits`, `reached` (the end of the log), `diverged` or `refused`."""
     value: Any
+    """The value that the code returned."""
     error: dict[str, Any] | None
+    """Error of the last step, if it failed."""
     raised: str | None
+    """The exception that the code raised."""
     state: AgentState
+    """Working state at the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +110,7 @@ class ReplayCheck:
     """Whether the current code matches the log of a run."""
 
     run: str
+    """Run id."""
     problem: str | None = None
     """Why the code does not match; None if it does."""
     step: int = 0

@@ -33,12 +33,15 @@ class CommandInfo:
     """A command that a run received, and who sent it."""
 
     kind: CommandKind
+    """Kind of the command."""
     time: datetime
+    """When it was sent."""
     by: str
     """Name of the person or service; if `via` is "run", the id of the run. Empty if it is unknown."""
     via: str
     """The interface: "python", "cli", "http" or "mcp"; "run" for another run. Empty in logs of older versions."""
     reason: str
+    """Reason that was given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +49,7 @@ class Report:
     """A run and everything that an operator needs to know first."""
 
     run: RunInfo
+    """Summary of the run."""
     input: str
     """Input of the run, shortened."""
     output: str

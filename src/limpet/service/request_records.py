@@ -48,6 +48,7 @@ class RequestRecord(Request):
     """A request with its context, and its decision if it has one."""
 
     decision: RequestDecision
+    """How it was decided."""
 
 
 async def request_record(store: Store, id: str) -> RequestRecord:

@@ -19,10 +19,13 @@ class CompensationInfo:
     """The compensation of a step."""
 
     status: Literal["running", "failed", "completed", "skipped"]
+    """Status of the compensation."""
     attempts: int
     """Number of attempts so far."""
     started: datetime
+    """When it started."""
     ended: datetime | None
+    """When it ended; null while it lasts."""
     error: FailureInfo | None
     """Error of the last attempt, if it failed."""
     reason: str

@@ -61,8 +61,11 @@ class FailureInfo:
     """An error that was recorded."""
 
     type: str
+    """Qualified name of the exception."""
     message: str
+    """Text of the error."""
     traceback: str = ""
+    """Traceback, as it was recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,10 +73,15 @@ class AttemptInfo:
     """One attempt of a step."""
 
     number: int
+    """Number of the attempt, from 1."""
     status: AttemptStatus
+    """How the attempt ended."""
     started: datetime
+    """When the attempt started."""
     ended: datetime | None
+    """When the attempt ended; null while it runs."""
     error: FailureInfo | None
+    """The error of a failed attempt."""
     reason: str
     """Why the outcome is unknown."""
     retry_at: datetime | None
@@ -89,36 +97,49 @@ class StepInfo:
     """A step, with its attempts."""
 
     number: int
+    """Step number, from 1."""
     name: str
     """Identity in the log: scopes, name and occurrence."""
     tool: str
+    """Name of the tool."""
     kind: Literal["tool", "model", "read"] = "tool"
+    """Whether it calls a tool, a model or reads."""
     effect: Literal["none", "idempotent", "once", "transaction"] | None
     """Null if the step was refused before it started."""
     status: StepStatus | Literal["refused"]
+    """Current status."""
     args: Any = None
     """The arguments as used. A value above 8 KB is `{"blob": …, "bytes": …}`."""
     result: Any = None
+    """The result. A value above 8 KB is `{"blob": …, "bytes": …}`."""
     error: FailureInfo | None = None
     """The last error, even if a later attempt succeeded."""
     attempts: tuple[AttemptInfo, ...] = ()
     """The attempts; of many, the first ones and the last ones."""
     attempt_count: int = 1
+    """Number of attempts."""
     started: datetime
+    """When the first attempt started."""
     ended: datetime | None = None
+    """When it was settled or undone; null while it is open."""
     key: str = ""
     """The idempotency key."""
     item: int | None = None
     """Index of the plan's current item when the step started."""
     risk: str | None = None
+    """Risk of the tool."""
     grant: str | None = None
     """The approval that it used."""
     granted_by: str = ""
+    """Who approved it."""
     spent: Mapping[str, float] = field(default_factory=dict)
+    """Usage, such as tokens and cost."""
     note: str = ""
     """The tool's last progress note."""
     fraction: float | None = None
+    """Progress that the tool reported, from 0 to 1."""
     stubbed: bool = False
+    """Whether the tool was not called: the fork is stubbed."""
     made_up: bool = False
     """Whether the result is a sample of its type, in a stubbed fork."""
     late: bool = False

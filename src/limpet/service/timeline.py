@@ -20,7 +20,9 @@ class Span:
     """One attempt of a step, the wait before its next attempt, or a wait of the run."""
 
     how: SpanKind
+    """How an attempt ended, or `waits`."""
     start: datetime
+    """Start time."""
     end: datetime | None = None
     """None while it lasts."""
     at_most: bool = False
@@ -36,6 +38,7 @@ class TimelineRow:
     name: str
     """The step's identity, or what the run waited for."""
     spans: tuple[Span, ...]
+    """Attempts and waits, in order."""
 
     @property
     def start(self) -> datetime:

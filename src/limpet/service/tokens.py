@@ -65,18 +65,29 @@ class TokenInfo:
     """An access token, without its secret."""
 
     id: str
+    """Id of the token, which is a part of its text."""
     name: str
     """Name of the caller, which is recorded as the sender of commands."""
     kind: Literal["person", "service"]
+    """Who the caller is."""
     roles: tuple[str, ...]
+    """Roles of the caller."""
     rights: tuple[str, ...]
+    """Rights beyond the roles."""
     groups: tuple[str, ...]
+    """Groups of the caller, for requests to a group."""
     status: Literal["valid", "expired", "revoked"]
+    """Whether it is accepted now."""
     created: datetime
+    """When it was created."""
     created_by: str
+    """Who created it."""
     expires: datetime | None
+    """When it expires; null for never."""
     revoked: datetime | None
+    """When it was revoked."""
     revoked_by: str
+    """Who revoked it."""
     last_used: datetime | None
     """Time of the last recorded use; a use within a minute after it is not recorded."""
 
@@ -86,7 +97,9 @@ class NewToken:
     """A new access token. Its text is shown once, and is stored nowhere."""
 
     token: str = field(repr=False)
+    """The whole token."""
     info: TokenInfo
+    """What is stored of it."""
 
 
 def parse_token(text: str) -> ParsedToken | None:

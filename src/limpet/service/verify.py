@@ -56,8 +56,11 @@ class Verified:
     """Numbers of items that were checked and found intact."""
 
     runs: int
+    """Number of runs."""
     events: int
+    """Number of events."""
     conversations: int = 0
+    """Number of conversations."""
     heads: int = 0
     """Number of logs that were compared with a saved head."""
     audits: int = 0

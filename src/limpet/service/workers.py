@@ -31,7 +31,9 @@ class AgentInfo:
     """An agent that has been registered in a store."""
 
     name: str
+    """Name of the agent."""
     version: str
+    """Version of the agent."""
     is_served: bool
     """Whether a live worker serves this version."""
     contract: Mapping[str, Any]
@@ -43,11 +45,15 @@ class WorkerInfo:
     """A process that drives runs."""
 
     id: str
+    """Worker id."""
     is_live: bool
+    """Whether its lease is valid."""
     agents: Mapping[str, tuple[str, ...]]
     """Agents that it serves, with the versions that it accepts; built-in ones are left out."""
     started: datetime
+    """When it started."""
     lease_until: datetime
+    """End of its lease."""
     duties: Mapping[str, datetime | None] = field(default_factory=dict)
     """Duties for the whole store, such as `retention`, that this worker does now (null) or did last, and when."""
 

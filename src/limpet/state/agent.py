@@ -39,17 +39,25 @@ class AgentState(Part, frozen=True, kw_only=True):
     """The agent's working state at one point of its run."""
 
     goal: str = ""
+    """Goal of the agent."""
     constraints: Constraints | None = None
+    """Restrictions on the agent."""
     budget: Limits | None = None
+    """Limits on what it may use."""
     plan: tuple[str, ...] = ()
+    """Items of the plan."""
     plan_status: tuple[PlanStatus, ...] = ()
     """One status per item of the plan; omitted while all are pending."""
     known_facts: tuple[Fact, ...] = ()
+    """Facts, the newest last."""
     open_questions: tuple[str, ...] = ()
+    """Questions that are not answered."""
     question_steps: dict[str, int] = {}
     """The step after which a question was asked, where it is known."""
     artifacts: tuple[Artifact, ...] = ()
+    """Artifacts that the run has stored."""
     risk_flags: tuple[str, ...] = ()
+    """Risk flags."""
     risk_details: dict[str, str] = {}
     """Details of some of the flags."""
     data: Raw | UnsetType = UNSET

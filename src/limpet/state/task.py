@@ -21,12 +21,19 @@ class TaskRecord(Part, frozen=True, kw_only=True):
     """One row of a task table."""
 
     id: str
+    """Run id."""
     user_input: str
+    """Input of the run, as text."""
     state: TaskState
+    """State of the task."""
     result: str = ""
+    """Result, as text."""
     error: str = ""
+    """Error, as text."""
     created_at: str
+    """Time of creation, ISO 8601."""
     updated_at: str
+    """Time of the last event, ISO 8601."""
 
 
 def task_record(state: RunState) -> TaskRecord:

@@ -13,7 +13,7 @@ from limpet.web.replies import PROBLEM
 __all__ = ["CREATING", "ROOT", "document"]
 
 ROOT = f"/v{VERSION}"
-SCHEMAS = "#/components/schemas/"
+SCHEMAS, RESPONSES = "#/components/schemas/", "#/components/responses/"
 # Operations that create a run.
 CREATING = ("start", "batch", "fork")
 PROBLEM_SCHEMA = {
@@ -30,6 +30,23 @@ PROBLEM_SCHEMA = {
         "hint": {"type": "string", "description": "What to type or change."},
     },
     "required": ["type", "title", "status", "detail", "code", "facts", "hint"],
+}
+# Problems that an operation may reply with, by status.
+OF_ALL: Mapping[int, str] = {
+    401: "The token is missing, invalid, expired or revoked.",
+    403: "The caller may not do this, or the request came from a page of another origin.",
+    404: "There is no such run, request or other thing.",
+    409: "It conflicts with the state of the run or of the store.",
+    421: "The server does not accept this host name.",
+    422: "An argument is invalid.",
+    429: "There are too many requests. `Retry-After` says when to retry.",
+    503: "The store, or a part of the server, is not available. Retry later.",
+}
+OF_COMMANDS: Mapping[int, str] = {
+    400: "The body is not valid JSON.",
+    410: "The request has expired.",
+    413: "The body is larger than 4 MiB.",
+    415: "The body is not JSON.",
 }
 KEY = {
     "name": "Idempotency-Key",
@@ -58,6 +75,10 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": {**schemas(SCHEMAS), "Problem": PROBLEM_SCHEMA},
+            "responses": {
+                str(status): _content(words, {"$ref": f"{SCHEMAS}Problem"}, PROBLEM)
+                for status, words in {**OF_ALL, **OF_COMMANDS}.items()
+            },
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"token": []}],
@@ -74,10 +95,15 @@ def _operation(operation: Operation) -> dict[str, Any]:
         "parameters": _parameters(operation),
         "responses": {
             is_new: _content("What was asked for.", _schema_of(operation.result_type)),
-            "default": _content("An error, with a hint.", {"$ref": f"{SCHEMAS}Problem"}, PROBLEM),
+            **_problems(operation),
         },
     }
     return described | ({"requestBody": _body(operation)} if operation.is_command else {})
+
+
+def _problems(operation: Operation) -> dict[str, Any]:
+    found = {**OF_ALL, **OF_COMMANDS} if operation.is_command else OF_ALL
+    return {str(status): {"$ref": f"{RESPONSES}{status}"} for status in sorted(found)}
 
 
 def _body(operation: Operation) -> dict[str, Any]:
@@ -95,7 +121,7 @@ def _content(words: str, schema: Mapping[str, Any], kind: str = "application/jso
 
 def _schema_of(form: Any) -> dict[str, Any]:
     if get_origin(form) is Page:
-        items = {"type": "array", "items": _schema_of(get_args(form)[0])}
+        items = {"type": "array", "items": _schema_of(get_args(form)[0]), "description": "The items of this page."}
         after = {"anyOf": [{"type": "string"}, {"type": "null"}], "description": "Pass it as `cursor` to read on."}
         return {"type": "object", "properties": {"items": items, "next": after}, "required": ["items", "next"]}
     if NoneType in get_args(form):

@@ -6,7 +6,6 @@ import pytest
 
 import limpet
 from limpet import testing
-from limpet.service import inbox as inbox_module
 from limpet.service.resolve import find_request
 from limpet.service.views import request_of
 from limpet.stores import RequestRow
@@ -32,7 +31,7 @@ async def test_requests_beyond_the_largest_page_are_visible(monkeypatch: pytest.
             briefs.append(found.id)
             return found
 
-        monkeypatch.setattr(inbox_module, "request_of", counting)
+        monkeypatch.setattr("limpet.service.inbox.request_of", counting)
         page = await app.inbox(limit=1)
         assert (len(page), len(briefs)) == (1, 1)
         last = rows[-1]

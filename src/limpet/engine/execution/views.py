@@ -40,6 +40,7 @@ class WaitsFor:
     """One condition that a run waits for."""
 
     what: WaitKind
+    """Kind of the condition."""
     key: str
     """The request, signal, run, agent or reason; "" for a time."""
     text: str
@@ -54,25 +55,39 @@ class RunInfo:
     """Summary of a run, as lists show it. Times are those of the store's clock."""
 
     id: str
+    """Run id."""
     agent: str
+    """Name of the agent."""
     version: str
+    """Version of the agent."""
     status: Status
+    """Current status."""
     waits_for: tuple[WaitsFor, ...]
     """The conditions that the run waits for; one of them is enough to continue."""
     position: PositionInfo
+    """Position in the log, the steps and the plan."""
     goal: str = ""
+    """Goal of the run."""
     created: datetime
+    """When it was created."""
     updated: datetime
+    """Time of the last event."""
     ended: datetime | None = None
+    """When it ended; null while it lasts."""
     deadline: datetime | None = None
+    """When it fails if it has not ended."""
     user: str | None = None
+    """User that it belongs to."""
     session: str | None = None
+    """Session that it belongs to."""
     conversation: str = ""
     """The conversation that the run takes part in: the one it was started in, or else its own."""
     parent: str | None = None
+    """The run that called or started this one."""
     fork_of: str | None = None
     """The run that this one was forked from."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels by name."""
     output: Any = None
     """Output of a completed run, from `info` only: lists do not read it. A large one is `{"blob": …, "bytes": …}`."""
     error: str | None = None
@@ -89,7 +104,9 @@ class RunInput:
     """The whole input of a run."""
 
     run: str
+    """Run id."""
     input: Any
+    """The whole input."""
     bytes: int
     """Size as JSON."""
 
@@ -99,10 +116,15 @@ class EventView:
     """One event of a run's log."""
 
     run: str
+    """Run or conversation id."""
     seq: int
+    """Number of the event in the log."""
     kind: str
+    """Kind of the event."""
     time: datetime
+    """When it was appended."""
     body: Mapping[str, Any]
+    """Content of the event."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,18 +132,31 @@ class Request:
     """A request that a person must decide."""
 
     id: str
+    """Request id."""
     run: str
+    """The run that asks."""
     kind: str
+    """Purpose: ask, approval, unknown, budget, compensation or escalation."""
     question: str
+    """The question."""
     to: tuple[str, ...]
+    """People and groups that may decide."""
     tool: str | None = None
+    """Tool that would be called."""
     args: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the tool."""
     options: tuple[Any, ...] = ()
+    """Possible answers, if there are some."""
     schema: Mapping[str, Any] | None = None
+    """JSON Schema of the answer, if it has a type."""
     risk: str | None = None
+    """Risk of the tool."""
     opened: datetime
+    """When it was opened."""
     expires: datetime | None = None
+    """When it expires."""
     digest: str = ""
+    """Digest of what the request shows."""
     context: Brief | None = None
     """Summary of the run for the person who decides."""
     self_approval: bool = False

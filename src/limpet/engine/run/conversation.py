@@ -50,7 +50,9 @@ class Message:
     """A message of a conversation. A summary has the role "system"."""
 
     role: str
+    """Who said it."""
     text: str
+    """Text of the message."""
     seq: int = 0
     """Sequence of the message in the conversation."""
     is_summary: bool = False

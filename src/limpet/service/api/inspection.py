@@ -67,7 +67,9 @@ __all__ = ["Inspection"]
 
 Size = Annotated[int | None, Param(ge=1, le=MAX_INTEGER, description="Maximum size of the result.", examples=[2000])]
 PieceStart = Annotated[int, Param(ge=0, le=MAX_INTEGER, description="Offset of the first byte.")]
-PieceLimit = Annotated[int, Param(ge=MAX_CHARACTER, le=4_000_000, description="Maximum number of bytes.")]
+PieceLimit = Annotated[
+    int, Param(ge=MAX_CHARACTER, le=4_000_000, description="Maximum number of bytes.", examples=[100_000])
+]
 Raw = Annotated[bool, Param(description="Return it unchanged, with credentials.", right="raw")]
 
 # Levels of called runs whose requests a report shows, and the number of requests of each run.
@@ -348,7 +350,9 @@ class Inspection(AppCore):
     async def artifact_piece(
         self,
         run: RunId,
-        artifact: Annotated[str, Param(description="Artifact id, from the run's context or state.")],
+        artifact: Annotated[
+            str, Param(description="Artifact id, from the run's context or state.", examples=["01hx2k"])
+        ],
         /,
         *,
         start: PieceStart = 0,
@@ -402,7 +406,9 @@ class Inspection(AppCore):
     async def value_piece(
         self,
         run: RunId,
-        blob: Annotated[str, Param(description='Id of the value: `blob` of `{"blob": …, "bytes": …}`.')],
+        blob: Annotated[
+            str, Param(description='Id of the value: `blob` of `{"blob": …, "bytes": …}`.', examples=["3f9a"])
+        ],
         /,
         *,
         start: PieceStart = 0,

@@ -44,7 +44,9 @@ class Requests(AppCore):
         self,
         *,
         to: Annotated[str | None, Param(description="Only for this person or group.", examples=["finance"])] = None,
-        run: Annotated[str | None, Param(description="Only this run."), *RunId.__metadata__[1:]] = None,
+        run: Annotated[
+            str | None, Param(description="Only this run.", examples=["ticket-42"]), *RunId.__metadata__[1:]
+        ] = None,
         risk: Annotated[str | None, Param(description="Only this risk.", examples=["external_action"])] = None,
         older_than: Annotated[
             Duration | None,

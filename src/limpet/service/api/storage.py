@@ -32,7 +32,9 @@ class Storage(AppCore):
     @query("/runs/{run}/verify", needs="look", is_large=True, example="ticket-42")
     async def verify(
         self,
-        run: Annotated[str | None, Param(description="Only this run."), *RunId.__metadata__[1:]] = None,
+        run: Annotated[
+            str | None, Param(description="Only this run.", examples=["ticket-42"]), *RunId.__metadata__[1:]
+        ] = None,
         /,
         *,
         heads: Annotated[str | Path | None, InDoors(None)] = None,
