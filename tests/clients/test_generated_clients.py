@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.servers.preloaded import ROOT
-from tests.servers.served_store import VALID, served_store
+from tests.servers.served_store import Served, served_store
 
 HERE, TOOLS = Path(__file__).parent, ROOT / ".tools"
 PYTHON, NODE = TOOLS / "clients" / "bin", TOOLS / "typescript" / "node_modules"
@@ -33,9 +33,9 @@ def run(*words: str | Path, cwd: Path, **env: str) -> str:
     return done.stdout + done.stderr
 
 
-def described(url: str, folder: Path) -> Path:
+def described(server: Served, folder: Path) -> Path:
     """Store the description of a served API."""
-    answer = httpx.get(f"{url}/openapi.json", headers={"authorization": f"Bearer {VALID}"})
+    answer = httpx.get(f"{server.url}/openapi.json", headers={"authorization": f"Bearer {server.valid}"})
     path = folder / "openapi.json"
     path.write_bytes(answer.content)
     return path
@@ -43,12 +43,12 @@ def described(url: str, folder: Path) -> Path:
 
 def test_the_generated_python_client_works(tmp_path: Path) -> None:
     """openapi-python-client leaves nothing out."""
-    with served_store(tmp_path) as url:
-        path, made = described(url, tmp_path), tmp_path / "client"
+    with served_store(tmp_path) as server:
+        path, made = described(server, tmp_path), tmp_path / "client"
         words = ("generate", "--path", path, "--output-path", made, "--config", HERE / "python.yaml")
         told = run(PYTHON / "openapi-python-client", *words, cwd=tmp_path)
         assert "arning" not in told, told
-        run(PYTHON / "python", HERE / "scenario.py", url, VALID, cwd=tmp_path, PYTHONPATH=str(made))
+        run(PYTHON / "python", HERE / "scenario.py", server.url, server.valid, cwd=tmp_path, PYTHONPATH=str(made))
 
 
 def test_the_generated_typescript_client_works(tmp_path: Path) -> None:
@@ -56,8 +56,8 @@ def test_the_generated_typescript_client_works(tmp_path: Path) -> None:
     (tmp_path / "node_modules").symlink_to(NODE)
     for name in ("scenario.ts", "package.json"):
         copy(HERE / name, tmp_path)
-    with served_store(tmp_path) as url:
-        path = described(url, tmp_path)
+    with served_store(tmp_path) as server:
+        path = described(server, tmp_path)
         run(NODE / ".bin" / "openapi-typescript", path, "-o", "api.d.ts", cwd=tmp_path)
         run(NODE / ".bin" / "tsc", *STRICT, "scenario.ts", cwd=tmp_path)
-        run("node", "scenario.js", url, VALID, cwd=tmp_path)
+        run("node", "scenario.js", server.url, server.valid, cwd=tmp_path)

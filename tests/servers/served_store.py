@@ -1,26 +1,37 @@
-"""A real server over a store with varied runs, for generated clients and fuzzing.
+"""A real server over two tenants with varied runs, for generated clients and fuzzing.
 
-A bearer token is the name of a caller below; any other is refused. The server prints its URL, and stops on SIGTERM.
+The server prints its URL and its tokens as JSON, and stops on SIGTERM.
 """
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import limpet
 from limpet.service.access import ROLES
 from limpet.web.server import ServerOptions, serve
 
-VALID, NARROW = "valid-token-of-a-person", "narrow-token-of-a-viewer"
-CALLERS = {
-    VALID: limpet.Principal(name="ann", roles=tuple(ROLES), rights=("raw",), groups=("sales",)),
-    NARROW: limpet.Principal(name="ben", roles=("viewer",)),
-}
-"""Callers by token. An expired token and one that never existed are both unknown."""
+OTHER = "oyster"
+"""Name of the other tenant, which all its texts contain."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running server."""
+
+    url: str
+    tokens: dict[str, str]
+    """Tokens by what they are: valid, narrow, expired, wrong."""
+
+    @property
+    def valid(self) -> str:
+        """The token of a person with all roles."""
+        return self.tokens["valid"]
 
 
 @limpet.tool(effect="idempotent", name="fuzz_refund", risk="external_action")
@@ -61,25 +72,45 @@ async def fill(app: limpet.App) -> None:
 
 
 @contextmanager
-def served_store(folder: Path) -> Iterator[str]:
-    """Run the server over a new store, and yield its URL."""
-    words = [sys.executable, "-m", __name__, f"sqlite:///{folder}/limpet.db"]
+def served_store(folder: Path) -> Iterator[Served]:
+    """Run the server over new stores."""
+    words = [sys.executable, "-m", __name__, str(folder)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         try:
-            yield process.stdout.readline().strip()
+            yield Served(**json.loads(process.stdout.readline()))
         finally:
             process.terminate()
             assert process.wait(30) == 0
 
 
-async def main(url: str) -> None:
-    """Fill a store, and serve it."""
-    async with limpet.open(url, agents=[support, letter]) as app:
+async def fill_other(app: limpet.App) -> str:
+    """Create runs of the other tenant, with the same ids, and return a token of its operator."""
+    await app.run(support, 60, id="ticket-42", session=OTHER, user=OTHER, labels={"team": OTHER}, goal=OTHER)
+    await app.run(support, 70, id=f"{OTHER}-1", conversation=f"{OTHER}-chat", facts={OTHER: OTHER})
+    return (await app.create_token(OTHER, roles=[*ROLES], tenant=OTHER)).token
+
+
+async def make_tokens(app: limpet.App) -> dict[str, str]:
+    """Create tokens for one tenant: of a person with all roles, of a viewer, and one that has expired."""
+    made = await app.create_token("ann", roles=[*ROLES], rights=["raw"], groups=["sales"])
+    narrow = await app.create_token("ben", roles=["viewer"])
+    expired = await app.create_token("eve", roles=[*ROLES], expires="1ms")
+    wrong = f"{made.token[:-1]}{'0' if made.token[-1] != '0' else '1'}"
+    return {"valid": made.token, "narrow": narrow.token, "expired": expired.token, "wrong": wrong}
+
+
+async def main(folder: str) -> None:
+    """Fill two stores, and serve them."""
+    urls = {name: f"sqlite:///{folder}/{name}.db" for name in ("main", OTHER)}
+    async with limpet.open(urls["main"], agents=[support, letter]) as app:
         await fill(app)
-    callers = {token: replace(who, door="http") for token, who in CALLERS.items()}
-    options = ServerOptions(host="127.0.0.1", port=0, token=callers.get, also={})  # type: ignore[arg-type]
-    await serve(limpet.open(url, agents=[support, letter]), options, lambda address: print(address, flush=True))
+        tokens = await make_tokens(app)
+    async with limpet.open(urls[OTHER], agents=[support, letter]) as app:
+        tokens[OTHER] = await fill_other(app)
+    apps = {name: limpet.open(url, agents=[support, letter]) for name, url in urls.items()}
+    options = ServerOptions(host="127.0.0.1", port=0, token="0" * 40, rate=1e9, also={})
+    await serve(apps, options, lambda url: print(json.dumps({"url": url, "tokens": tokens}), flush=True))
 
 
 if __name__ == "__main__":
