@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import limpet
+from limpet.clock import SystemClock
 from limpet.service.access import ROLES
 from limpet.web.server import ServerOptions, serve
 
@@ -95,7 +96,9 @@ async def make_tokens(app: limpet.App) -> dict[str, str]:
     """Create tokens for one tenant: of a person with all roles, of a viewer, and one that has expired."""
     made = await app.create_token("ann", roles=[*ROLES], rights=["raw"], groups=["sales"])
     narrow = await app.create_token("ben", roles=["viewer"])
-    expired = await app.create_token("eve", roles=[*ROLES], expires="1ms")
+    expired = await app.create_token("eve", roles=[*ROLES], expires="1s")
+    while not any(each.status == "expired" for each in await app.tokens()):
+        await SystemClock().sleep(10_000)
     wrong = f"{made.token[:-1]}{'0' if made.token[-1] != '0' else '1'}"
     return {"valid": made.token, "narrow": narrow.token, "expired": expired.token, "wrong": wrong}
 
