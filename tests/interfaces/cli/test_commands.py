@@ -133,7 +133,7 @@ def test_escape_sequences_in_data_are_removed(url: str) -> None:
 def test_the_installed_command_works_and_reports_wrong_usage(url: str) -> None:
     done = subprocess.run([LIMPET, "runs", "--failed", "--url", url], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr, lines(done.stdout)[1][0]) == (0, "", "order-1")
-    for words in ([], ["nothing"], ["show"], ["runs", "--status", "odd"], ["runs", "--failed", "--waiting"]):
+    for words in ([], ["nothing"], ["show"], ["runs", "--status", "odd"], ["runs", "--last", "0"]):
         assert preloaded.run([LIMPET, *words]).returncode == 2
 
 
