@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from types import NoneType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -63,9 +64,10 @@ def initial_patch(agent: Agent[Any, Any], given: GivenState, redaction: Redactio
 def digest_of(options: Mapping[str, Any]) -> str:
     """Return a digest of the options that a start or fork was given, without those that are None.
 
-    A duration and the time that it leads to are different options: the same command, repeated, has the same duration.
+    Times are left out, since a program that repeats a start may compute them anew; durations stay the same.
     """
-    return digest(hidden({name: _plain(value) for name, value in options.items() if value is not None}))
+    kept = {name: value for name, value in options.items() if not isinstance(value, datetime | NoneType)}
+    return digest(hidden({name: _plain(value) for name, value in kept.items()}))
 
 
 def _plain(option: Any) -> Any:
@@ -74,8 +76,6 @@ def _plain(option: Any) -> Any:
             return _plain(limits_of(option))
         case msgspec.Struct():
             return parse(encode(option))
-        case datetime():
-            return option.isoformat()
         case timedelta():
             return microseconds(option)
         case _:
