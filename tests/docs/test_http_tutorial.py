@@ -1,13 +1,11 @@
 """The commands of the HTTP tutorial work as written."""
 
-import shutil
 import socket
 from pathlib import Path
 
-import pytest
-
 from tests.docs.test_newcomer import typed
 from tests.docs.test_repository import ROOT, blocks
+from tests.servers import need
 
 PAGE = ROOT / "docs" / "http-tutorial.md"
 # The end of the script ends the processes that it started.
@@ -21,9 +19,10 @@ def free_port() -> int:
         return port
 
 
-@pytest.mark.skipif(not (shutil.which("curl") and shutil.which("jq")), reason="curl and jq are not installed")
 def test_the_tutorial_starts_polls_and_approves(tmp_path: Path) -> None:
     """A service starts a run, a person approves it, and the service gets the result."""
+    for program in ("curl", "jq"):
+        need(program)
     [agent] = blocks(PAGE, "python")
     (tmp_path / "refunds.py").write_text(agent, encoding="utf-8")
     script = AT_EXIT + "".join(blocks(PAGE, "bash"))
