@@ -265,6 +265,7 @@ class App:
     extend = _blocking(AsyncApp.extend)
     pause = _blocking(AsyncApp.pause)
     cancel = _blocking(AsyncApp.cancel)
+    batch = _blocking_handle(AsyncApp.batch)
     signal = _blocking(AsyncApp.signal)
     patch = _blocking(AsyncApp.patch)
 
@@ -283,6 +284,7 @@ class App:
     approve = _blocking(AsyncApp.approve)
     reject = _blocking(AsyncApp.reject)
     request = _blocking(AsyncApp.request)
+    grant = _blocking(AsyncApp.grant)
     grants = _blocking(AsyncApp.grants)
     revoke = _blocking(AsyncApp.revoke)
 

@@ -99,7 +99,7 @@ class NewToken:
     token: str = field(repr=False)
     """The whole token."""
     info: TokenInfo
-    """What is stored of it."""
+    """The stored part of it."""
 
 
 def parse_token(text: str) -> ParsedToken | None:

@@ -25,7 +25,9 @@ class RowEditor(ABC):
 
     @abstractmethod
     def columns(self, table: str) -> dict[str, tuple[str, bool]]:
-        """Return the columns of a table with their types, and whether they may be NULL."""
+        """Return the columns of a table with their types, and whether they may be NULL; not those that follow from
+        others.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -33,7 +35,14 @@ class RowEditor(ABC):
 
     def copy(self, table: str) -> None:
         """Keep a copy of a table."""
-        self.run(f"CREATE TEMP TABLE kept_{table} AS SELECT * FROM {{{table}}}")
+        self.run(f"CREATE TEMP TABLE kept_{table} AS SELECT {self._names(table)} FROM {{{table}}}")
+
+    def rows(self, table: str) -> list[Sequence[Any]]:
+        """Return all rows of a table."""
+        return self.run(f"SELECT {self._names(table)} FROM {{{table}}}")
+
+    def _names(self, table: str) -> str:
+        return ", ".join(f'"{name}"' for name in self.columns(table))
 
     def change(self, table: str, row: Sequence[Any], column: str, value: Any) -> bool:
         """Change a value of one row; return False if the schema refuses it."""
@@ -47,8 +56,7 @@ class RowEditor(ABC):
 
     def add(self, table: str, row: Sequence[Any]) -> bool:
         """Insert a row; return False if the schema refuses it."""
-        names = ", ".join(f'"{name}"' for name in self.columns(table))
-        places = ", ".join("?" * len(row))
+        names, places = self._names(table), ", ".join("?" * len(row))
         return self._is_done(f"INSERT INTO {{{table}}} ({names}) {self.as_given} VALUES ({places})", *row)
 
     as_given = ""
@@ -75,7 +83,8 @@ class RowEditor(ABC):
         finally:
             for table in tables:
                 self.run(f"DELETE FROM {{{table}}}")
-                self.run(f"INSERT INTO {{{table}}} {self.as_given} SELECT * FROM kept_{table}")
+                names = self._names(table)
+                self.run(f"INSERT INTO {{{table}}} ({names}) {self.as_given} SELECT {names} FROM kept_{table}")
 
 
 class SqliteRowEditor(RowEditor):
@@ -132,7 +141,8 @@ class PostgresRowEditor(RowEditor):
     def columns(self, table: str) -> dict[str, tuple[str, bool]]:
         found = self.run(
             "SELECT column_name, data_type, is_nullable FROM information_schema.columns"
-            " WHERE table_schema = current_schema() AND table_name = ? ORDER BY ordinal_position",
+            " WHERE table_schema = current_schema() AND table_name = ? AND is_generated = 'NEVER'"
+            " ORDER BY ordinal_position",
             table,
         )
         return {str(name): (str(kind), nullable == "YES") for name, kind, nullable in found}

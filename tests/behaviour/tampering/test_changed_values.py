@@ -74,7 +74,7 @@ class RandomFlips:
             table: [column for column in editor.columns(table) if (table, column) not in UNBOUND]
             for table in (*FROM_THE_LOG, *CACHED)
         }
-        self._rows = {table: editor.run(f"SELECT * FROM {{{table}}}") for table in self._columns}
+        self._rows = {table: editor.rows(table) for table in self._columns}
         self._turns: dict[str, list[str]] = {}
 
     def any(self) -> Flip:

@@ -182,7 +182,7 @@ async def test_verify_finds_every_edit_of_every_event(app: App, editor: SqliteRo
         assert await tampered_event(app, at.run) == (at.run, seq), what
         edits += 1
     assert edits == len(places) * len(EDITS) > (5_000 if full else 1_000)
-    assert str(await app.verify()).startswith("18 runs and 2 conversations with ")
+    assert str(await app.verify()).startswith("18 runs, 2 conversations and 1 audit log with ")
 
 
 @pytest.mark.parametrize("is_encrypted", ["encrypted"], indirect=True)
@@ -201,7 +201,7 @@ async def test_verify_finds_every_edit_on_postgres(postgres_schema: str, full: b
         async with app_at(postgres_schema) as app:
             for at, seq, what in edited_events(await own_events(app, 4 if full else 20), editor, EDITS):
                 assert await tampered_event(app, at.run) == (at.run, seq), what
-            assert str(await app.verify()).startswith("18 runs and 2 conversations with ")
+            assert str(await app.verify()).startswith("18 runs, 2 conversations and 1 audit log with ")
     finally:
         editor.close()
 

@@ -74,7 +74,7 @@ async def test_verify_accepts_the_filled_store_on_every_backend(tmp_path: Path, 
     for url in (f"sqlite:///{tmp_path}/story.db", postgres_schema):
         await fill_store(single_process(url))
         async with app_at(url) as app:
-            assert str(await app.verify()).startswith("18 runs and 2 conversations with 3")
+            assert str(await app.verify()).startswith("18 runs, 2 conversations and 1 audit log with 3")
             assert await app.save_heads(tmp_path / "heads") == 20
             assert str(await app.verify(heads=tmp_path / "heads")).endswith("20 saved heads checked")
     backends: list[Backend] = []

@@ -31,7 +31,7 @@ def test_start_checks_the_input_and_reports_a_missing_worker(url: str) -> None:
     assert found == limpet_json("show", "l-7")["run"]
     assert (found["session"], found["user"], found["labels"]) == ("s-1", "ann", {"team": "a", "url": "a=b"})
     with sync.open(url, agents=[letter]) as app:
-        again = limpet("start", "letter", "--input", "bob", "--id", "l-7")
+        again = limpet("start", "letter", "--input", "bob", "--id", "l-7", *words)
         assert app.get("l-7").info().agent == "letter"
     assert (again.exit_code, "no live worker" in again.stdout) == (0, False)
 
