@@ -296,6 +296,14 @@ def test_the_example_of_remote_queries_runs(tmp_path: Path) -> None:
     ]
 
 
+def test_the_example_of_a_service_runs(tmp_path: Path) -> None:
+    """The API inside a FastAPI service refuses a caller without a session, and starts a run for one that has it."""
+    assert is_shown("serving.md", "inside_fastapi.py", count=1)
+    for _ in range(2):
+        output = run(str(ROOT / "examples" / "inside_fastapi.py"), cwd=tmp_path)
+        assert output.splitlines() == ["not_authenticated", "completed Hello, Bob!"]
+
+
 async def test_the_example_of_a_model_test_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test of the first agent runs as the page shows it."""
     monkeypatch.setattr("limpet.engine.definitions.tools._tools", {})  # other tests have tools of these names

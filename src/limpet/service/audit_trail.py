@@ -1,4 +1,4 @@
-"""Actions of authenticated callers, for the audit log: every command, reads of payloads, logins and refusals.
+"""The actions of authenticated callers, for the audit log: every command, reads of payloads, logins and refusals.
 
 A command is recorded each time. Equal reads, logins and refusals are recorded once in a while, with their number, so
 that a page that is reloaded, or a flood of refused requests, does not fill the log.

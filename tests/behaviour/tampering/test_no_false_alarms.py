@@ -75,8 +75,8 @@ async def test_verify_accepts_the_filled_store_on_every_backend(tmp_path: Path, 
         await fill_store(single_process(url))
         async with app_at(url) as app:
             assert str(await app.verify()).startswith("18 runs, 2 conversations and 1 audit log with 3")
-            assert await app.save_heads(tmp_path / "heads") == 20
-            assert str(await app.verify(heads=tmp_path / "heads")).endswith("20 saved heads checked")
+            assert await app.save_heads(tmp_path / "heads") == 21
+            assert str(await app.verify(heads=tmp_path / "heads")).endswith("21 saved heads checked")
     backends: list[Backend] = []
 
     def memory(clock: Clock) -> Backend:
