@@ -6,6 +6,7 @@ guard of the HTTP server.
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -141,8 +142,7 @@ class _Asked:
 
 def _caller(asked: ServerRequestContext) -> Principal:
     """Return the authenticated caller over HTTP, or the process that started this one."""
-    caller: Principal = LOCAL if asked.request is None else asked.request.scope[PRINCIPAL]
-    return caller
+    return LOCAL if asked.request is None else replace(asked.request.scope[PRINCIPAL], door="mcp")
 
 
 def _tool(operation: Operation) -> t.Tool:

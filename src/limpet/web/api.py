@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from limpet.clock import SystemClock
 from limpet.engine.execution.principal import Principal
@@ -26,7 +26,9 @@ from limpet.errors import (
     NotFound,
     RunCancelled,
     RunFailed,
+    ServerBusy,
     StoreUnavailable,
+    TooManyRequests,
 )
 from limpet.service.access import PRINCIPAL
 from limpet.service.app import App
@@ -99,7 +101,7 @@ def routed(
         routes=[
             Route("/openapi.json", _describing(operations, public_url)),
             *(_route(path, handlers) for path, handlers in served.handlers(operations).items()),
-            *(Route(path, inside, methods=["POST"]) for path, (inside, _) in also.items()),
+            *(Route(path, _Limited(inside, limits), methods=["POST"]) for path, (inside, _) in also.items()),
         ],
         lifespan=lambda _: opened(apps, [enter for _, enter in also.values()]),
         exception_handlers={HTTPException: _not_served},
@@ -204,6 +206,22 @@ class _Served:
             ended.cancel()
             stops.cancel()
         return await app.info(run)
+
+
+class _Limited:
+    """Serves another application within the limits of large operations."""
+
+    def __init__(self, inside: ASGIApp, limits: RequestLimits) -> None:
+        self._inside, self._limits = inside, limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        try:
+            async with self._limits.admitted(scope[PRINCIPAL]), self._limits.turn(is_large=True):
+                await self._inside(scope, receive, send)
+        except (TooManyRequests, ServerBusy) as error:
+            note(scope, code=error.code)
+            await refused(error)(scope, receive, send)
 
 
 def _query(request: Request, lists: Collection[str]) -> dict[str, Any]:

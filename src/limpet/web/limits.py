@@ -13,7 +13,7 @@ from limpet.errors import ServerBusy, TooManyRequests
 __all__ = ["Buckets", "RequestLimits"]
 
 # Small operations that run at once, and large ones, which have a lane of their own.
-SMALL, LARGE = 8, 2
+SMALL, LARGE = 8, 4
 # Seconds that a request waits for its turn.
 QUEUE = 10.0
 # Requests of one caller: at once, and a second. Twice as many may come in a burst.

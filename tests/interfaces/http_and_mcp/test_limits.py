@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import httpx
 import pytest
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 import limpet
 from limpet.clock import FrozenClock
@@ -127,3 +129,33 @@ def test_a_bucket_is_refilled_with_time(monkeypatch: pytest.MonkeyPatch) -> None
     for number in range(100):
         buckets.take(number)
     assert len(buckets._left) <= 11  # only some keys are remembered
+
+
+class HeldMount:
+    """Another application, whose requests last until they are let go."""
+
+    def __init__(self) -> None:
+        self.begun, self.go = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.begun.set()
+        await self.go.wait()
+        await Response(status_code=204)(scope, receive, send)
+
+
+async def test_other_applications_have_the_limits_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MCP is one: a caller cannot send more there."""
+    monkeypatch.setattr(limits, "AT_ONCE", 1)
+    held = HeldMount()
+    async with limpet.open("memory:", worker=False) as app:
+        inside = asgi(app, auth=lambda _: OPERATOR, also={"/held": (held, nullcontext)})
+        transport = httpx.ASGITransport(inside)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            headers = {"authorization": "Bearer x"}
+            first = asyncio.ensure_future(client.post("/held", headers=headers))
+            await held.begun.wait()
+            for second in (await client.post("/held", headers=headers), await client.get("/v1/runs", headers=headers)):
+                assert (second.status_code, second.json()["code"]) == (429, "too_many_requests")
+            held.go.set()
+            assert (await first).status_code == 204
+            assert (await client.post("/held", headers=headers)).status_code == 204
