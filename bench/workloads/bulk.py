@@ -122,7 +122,9 @@ def _copy_in_postgres(url: str, shares: Sequence[tuple[str, int]]) -> None:
         # Without triggers, which would update one counter a million times in one transaction.
         db.execute("SET LOCAL session_replication_role = replica")
         rows = db.execute(
-            "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = %s", [address.schema]
+            "SELECT table_name, column_name FROM information_schema.columns"
+            " WHERE table_schema = %s AND is_generated = 'NEVER'",
+            [address.schema],
         ).fetchall()
         of_streams = _columns([row[1:] for row in rows if row[0] == "streams"])
         of_events = _columns([row[1:] for row in rows if row[0] == "events"], without=("xid",))
