@@ -18,6 +18,7 @@ from limpet.errors import InvalidArgument
 from limpet.ids import SeededIds
 from limpet.llm.model import Model
 from limpet.service.app import App
+from limpet.service.batch_agent import OWN
 from limpet.service.settings import Settings
 from limpet.service.views import LIVE
 from limpet.stores import Backend, RunFilter, RunRow
@@ -60,7 +61,8 @@ class TestSettings(Settings):
     ) -> WorkerLoop:
         """Create a worker loop with the same id each time, so that it takes over its predecessor's runs immediately."""
         loop = super().worker_loop(agents, worker, time, port, duties)
-        loop.rename(f"w-{'-'.join(sorted(each.name for each in agents))}")
+        names = sorted(each.name for each in agents if not each.name.startswith(OWN))
+        loop.rename(f"w-{'-'.join(names)}")
         return loop
 
 

@@ -17,6 +17,8 @@ from tests.servers import preloaded
 
 # Queries that are also typed; all of them are called in Python.
 TYPED = ("runs", "show", "log", "state", "diff", "verify", "inbox")
+# All queries but one: a finding of `doctor` says that the store is read-only.
+ASKED = tuple(name for name in QUERIES if name != "doctor")
 COMMANDS = [
     ["start", "doors_letter", "--input", '"bob"'],
     ["cancel", "letter-1", "--reason", "no"],
@@ -34,7 +36,7 @@ def look(url: str) -> dict[str, Any]:
 
     async def ask() -> dict[str, Any]:
         async with limpet.open(url, worker=False) as app:
-            return {name: hide_secrets_in(as_json(await query(app))) for name, (query, _, _) in QUERIES.items()}
+            return {name: hide_secrets_in(as_json(await QUERIES[name][0](app))) for name in ASKED}
 
     typed = {name: run_command(url, name, QUERIES[name][1]) for name in TYPED}
     return {"python": asyncio.run(ask()), "typed": typed}
