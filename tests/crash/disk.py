@@ -34,7 +34,7 @@ async def each(folder: Path, fault: str, *places: str) -> None:
             await walkers.arrive()
             disk.is_well()
         for left in path.parent.iterdir():
-            left.unlink()
+            left.unlink(missing_ok=True)
         if disk.failed == before:
             break  # no such write or sync
         met += 1
