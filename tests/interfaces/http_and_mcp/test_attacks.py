@@ -187,7 +187,7 @@ SMUGGLED = {
 
 @pytest.mark.parametrize("name", SMUGGLED)
 async def test_a_request_cannot_hide_in_another(url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is ambiguous ends the connection: the hidden request is not executed for the outer one's caller."""
+    """The server closes a connection with an ambiguous request, and executes no request that is hidden in it."""
     reached: list[str] = []
 
     async def cancel(*_: Any, **__: Any) -> None:

@@ -1,4 +1,4 @@
-"""What callers do over HTTP is in the audit log, before their replies are."""
+"""The audit log records the actions of callers over HTTP before they get their replies."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
