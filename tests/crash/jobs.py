@@ -21,7 +21,7 @@ from limpet.events import bodies as b
 from limpet.stores import Appended, Claimed, Extend, Store, WorkerRow
 from limpet.stores.blobs import Blob
 from limpet.stores.cipher import MasterKeys
-from limpet.stores.postgres import migrate, tables
+from limpet.stores.postgres import migrate
 from limpet.stores.postgres.wire import Wire
 from tests.crash.load import LEASE, Common, Load, created, recorded
 
@@ -201,11 +201,11 @@ class KillSwitch:
     def after_queries(self) -> None:
         """Count a place after each statement that PostgreSQL has answered."""
         for holder, name in (
-            (tables, "query"),
             (migrate, "query"),
             (psycopg.Connection, "execute"),
             (Wire, "run"),
-            (Wire, "extend"),
+            (Wire, "send"),
+            (Wire, "call"),
         ):
             self.after(holder, name)
 

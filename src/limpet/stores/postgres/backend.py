@@ -6,7 +6,7 @@ is found before it is repeated. Row locks of a transaction that is still ending 
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from select import select
+from select import POLLIN, poll
 from threading import Event as Flag
 from threading import RLock
 from time import monotonic
@@ -27,7 +27,7 @@ from limpet.errors import (
 from limpet.events import Codec, Event
 from limpet.ids import RandomIds
 from limpet.stores.append import CallerError
-from limpet.stores.backend import Capabilities, LockTimeout, Outcome, StoreInfo, Tables
+from limpet.stores.backend import Capabilities, LockTimeout, Outcome, SchemaViolation, StoreInfo, Tables
 from limpet.stores.columns import as_text
 from limpet.stores.commit import commit, transact
 from limpet.stores.connection_pool import ConnectionPool
@@ -46,9 +46,10 @@ from limpet.stores.postgres.connection import (
     translated,
 )
 from limpet.stores.postgres.migrate import migrate, newest, schema_version
+from limpet.stores.postgres.parameters import compiled
 from limpet.stores.postgres.tables import PostgresTables, ProcessWorkers, TransactionParts
 from limpet.stores.postgres.text import plain, safe
-from limpet.stores.postgres.wire import Wire
+from limpet.stores.postgres.wire import Call, Wire, decoded
 from limpet.stores.processes import CAN_SEE
 from limpet.stores.rows import Feed, Recent
 from limpet.stores.search import lowered
@@ -136,8 +137,8 @@ class PostgresBackend(SqlReads):
         """Create or migrate the schema, and prepare a connection for writing."""
         migrate(db, self._address.schema, self._sql)
         query(db, self._sql["drop_receipts"], (self._name,))
-        query(db, self._sql["receipt"] % (self._name, self._batch))
-        self._means.wire.make_ready(db)
+        query(db, self._sql["receipt"], (self._name, self._batch))
+        self._means.wire.make_ready(db, writes=True)
 
     def _why_read_only(self, db: Connection) -> ReadOnlyStore | None:
         """Return why this server, session or role cannot write to the store, or None."""
@@ -165,7 +166,9 @@ class PostgresBackend(SqlReads):
         return StoreUnavailable(reason=reason, fix=f"Use the store's owner, or let this role read: `{grant}`.")
 
     def _connect_reader(self) -> Connection:
-        return self._server.connect(standby=self.read_only is not None)
+        db = self._server.connect(standby=self.read_only is not None)
+        self._means.wire.make_ready(db, writes=False)
+        return db
 
     def _require_writable(self) -> None:
         """Raise ReadOnlyStore for a store that was opened read-only and still is."""
@@ -326,7 +329,7 @@ class PostgresBackend(SqlReads):
 
     def _make_ready(self, db: Connection) -> None:
         try:
-            self._means.wire.make_ready(db)
+            self._means.wire.make_ready(db, writes=True)
         except psycopg.Error as error:
             db.close()
             raise _Lost(error) from error
@@ -439,12 +442,14 @@ class PostgresBackend(SqlReads):
     def _asked(self, statement: str, values: Any) -> list[Sequence[Any]]:
         by_name = isinstance(values, dict)
         bound = dict(zip(values, safe(values.values()), strict=True)) if by_name else safe(values)
+        asked = compiled(statement)
         with self._lock:
             readers = self._readers
         try:
+            call = Call(asked, asked.encode(bound))
             with readers.connection() as db:
-                return [plain(found) for found in query(db, statement, bound or None)]
-        except (psycopg.DataError, OverflowError) as error:
+                return [plain(found) for found in decoded(db, self._means.wire.call(db, call))]
+        except (psycopg.DataError, SchemaViolation) as error:
             raise InvalidValue(path="$", reason="a number or text that no column can store") from error
         except psycopg.Error as error:
             raise (_gone(error) if is_lost(error) else translated(error)) from error
@@ -504,8 +509,9 @@ def _is_notified(db: Connection, pause: float) -> bool:
     """Wait for a notification, at most for a pause, and return whether one arrived; several count once."""
     if list(db.notifies(timeout=0)):  # arrived during the last query
         return True
-    readable, _, _ = select([db.pgconn.socket], [], [], pause)
-    return bool(readable) and bool(list(db.notifies(timeout=0)))
+    server = poll()  # Unlike select, it can wait for any socket.
+    server.register(db.pgconn.socket, POLLIN)
+    return bool(server.poll(pause * 1_000)) and bool(list(db.notifies(timeout=0)))
 
 
 def _gone(error: BaseException) -> ConnectionLost | StaleServer:

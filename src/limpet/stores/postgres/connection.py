@@ -98,7 +98,7 @@ class Server:
 
     def connect(self, *, ours: bool = True, standby: bool = False) -> Connection:
         """Connect to a server that accepts durable writes and is not behind what was seen, or also to a standby."""
-        db = connect(self._address.server, prepare=self._address.prepare, ours=ours)
+        db = connect(self._address.server, ours=ours)
         try:
             self._check(query(db, self._hello)[0], standby=standby)
         except BaseException:
@@ -129,12 +129,12 @@ class Server:
             self._seen = seen if is_standby else standing
 
 
-def connect(server: str, *, prepare: bool = True, ours: bool = True) -> Connection:
+def connect(server: str, *, ours: bool = True) -> Connection:
     """Connect with autocommit. A connection for callers keeps psycopg's defaults."""
     db = psycopg.connect(
         server,
         autocommit=True,
-        prepare_threshold=5 if prepare and ours else None,
+        prepare_threshold=None,
         connect_timeout=10,
         application_name="limpet",
         client_encoding="UTF8",

@@ -34,7 +34,7 @@ SET LOCAL lock_timeout = '5s'
 
 -- name: receipt
 -- The first statement of every batch. A writer that lost a reply waits for this row, and then knows its last batch.
-INSERT INTO {schema}.receipts (writer, batch) VALUES ('%s', %d)
+INSERT INTO {schema}.receipts (writer, batch) VALUES (%b::text, %b::bigint)
 ON CONFLICT (writer) DO UPDATE SET batch = excluded.batch, time = now()
 
 -- name: last_receipt

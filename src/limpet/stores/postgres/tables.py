@@ -1,7 +1,8 @@
 """The rows of a PostgreSQL database, inside a transaction.
 
 Rows that the transaction will touch are locked and read at its start, always in the same order. Writes are collected
-and sent to the server in few statements, however many operations there are.
+and sent to the server in few statements, however many operations there are. A statement without a result waits until
+one with a result, or the commit, is sent: a usual transaction takes two round trips.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -30,9 +31,10 @@ from limpet.stores.columns import (
     token_of,
     worker_of,
 )
-from limpet.stores.postgres.connection import CallerConnection, Connection, again, query
+from limpet.stores.postgres.connection import CallerConnection, Connection, again
+from limpet.stores.postgres.parameters import compiled
 from limpet.stores.postgres.text import plain, safe
-from limpet.stores.postgres.wire import Wire
+from limpet.stores.postgres.wire import Call, Result, Wire, decoded
 from limpet.stores.processes import has_ended, this_process
 from limpet.stores.rows import ContractRow, DutyRow, KeyRow, Late, RequestRow, RunRow, Snapshot, TokenRow, WorkerRow
 from limpet.stores.writes import Extension
@@ -47,6 +49,8 @@ class PostgresTables:
         self._db, self._batch = db, batch
         self._sql, self._wire, self._clock, self._workers = means
         self._begun = False
+        self._waiting: list[Call] = []
+        self._sent = 0
         self._now: int | None = None
         self._rows: dict[str, RunRow | None] = {}
         self._numbers: list[int] = []
@@ -59,27 +63,30 @@ class PostgresTables:
     # The transaction
 
     def begin(self) -> None:
-        """Start the transaction, if it has not started."""
+        """Start the transaction with the next statement, if it has not started."""
         if self._begun:
             return
         self._begun = True
-        ours = []
+        self._later("begin")
         if self._batch is not None:
-            ours = [self._sql["impatient"], self._sql["receipt"] % (self._workers.name, self._batch)]
-        self._wire.run(self._db, ";".join([self._sql["begin"], *ours]))
+            self._later("impatient")
+            self._later("receipt", self._workers.name, self._batch)
 
     def commit(self) -> None:
         """Send the collected writes, notify others if necessary, and commit."""
         if not self._begun:
             return
         self._flush()
-        notify = f"{self._sql['notify']};" if self._news else ""
-        if self._wire.run(self._db, f"{notify}{self._sql['commit']}") != b"COMMIT":
+        if self._news:
+            self._later("notify")
+        [done] = self._send(self._call("commit"))
+        if done.command_status != b"COMMIT":
             raise psycopg.errors.InFailedSqlTransaction("the transaction had failed, and was rolled back")
 
     def rollback(self) -> None:
         """Roll back. If the connection is lost, the server does."""
-        if self._begun and not self._db.closed:
+        self._waiting.clear()
+        if self._begun and self._sent and not self._db.closed:
             try:
                 self._wire.run(self._db, self._sql["rollback"])
             except psycopg.OperationalError:
@@ -89,15 +96,16 @@ class PostgresTables:
         """Return the server's time when first asked for, which is after the expected rows were locked."""
         if self._now is None:
             self.begin()
-            now: int = self._query("now")[0][0] if self._clock is None else self._clock.now()
-            self._now = now
+            self._now = self._clock.now() if self._clock is not None else int(self._query("now")[0][0])
         return self._now
 
     @contextmanager
     def undoable(self) -> Iterator[None]:
         """Undo everything done inside the block if it raises."""
+        self.begin()
         self._flush()
-        self._wire.run(self._db, self._sql["savepoint"])
+        before = self._sent + len(self._waiting)
+        self._later("savepoint")
         kept = self._rows.copy(), self._numbers.copy()
         try:
             yield
@@ -105,12 +113,12 @@ class PostgresTables:
         except BaseException:
             self._forget()
             self._rows, self._numbers = kept
-            if not self._db.closed:
-                self._wire.run(self._db, self._sql["undo"])
+            del self._waiting[max(before - self._sent, 0) :]
+            if self._sent > before:
+                self._later("undo")
+                self._later("forget")
             raise
-        finally:
-            if not self._db.closed:
-                self._wire.run(self._db, self._sql["forget"])
+        self._later("forget")
 
     def _forget(self) -> None:
         self._dirty, self._new, self._events, self._freed = {}, [], [], {}
@@ -127,7 +135,7 @@ class PostgresTables:
         if events:
             self._many("insert_all", events)
         for driven_only, numbers in freed.items():
-            self._query("free_slots", numbers, driven_only)
+            self._later("free_slots", numbers, driven_only)
 
     def _label(self, rows: Sequence[tuple[int, RunRow]]) -> None:
         labels = [(name, value, number) for number, row in rows for name, value in row.labels.items()]
@@ -139,10 +147,17 @@ class PostgresTables:
     def expect(self, runs: Collection[str], creations: int) -> None:
         """Lock the rows, and reserve numbers for new streams."""
         self.begin()
-        found = {row[1]: row for row in self._query("lock_rows", sorted(runs))} if runs else {}
-        self._rows = {run: row_of(plain(found[run])) if run in found else None for run in runs}
+        calls = {"lock_rows": self._call("lock_rows", sorted(runs))}
         if creations:
-            self._numbers = [number for (number,) in self._query("numbers", creations)]
+            calls["numbers"] = self._call("numbers", creations)
+        if self._clock is None:
+            calls["now"] = self._call("now")
+        found = dict(zip(calls, map(self._decoded, self._send(*calls.values())), strict=True))
+        locked = {row[1]: row for row in found["lock_rows"]}
+        self._rows = {run: row_of(plain(locked[run])) if run in locked else None for run in runs}
+        self._numbers = [number for (number,) in found.get("numbers", ())]
+        if self._clock is None:
+            [(self._now,)] = found["now"]
 
     def row(self, run: str) -> RunRow | None:
         """Return the stream's row, locked."""
@@ -183,7 +198,9 @@ class PostgresTables:
         if not final:
             self.begin()
             self._flush()
-        moved = self._extended(extensions)
+        waiting = self._take_waiting()
+        with _misfits():
+            moved = self._wire.extend(self._db, extensions, waiting)
         numbers = [moved.get(place) for place in range(1, len(extensions) + 1)]
         for each, number in zip(extensions, numbers, strict=True):
             row = self._rows.get(each.run)
@@ -192,12 +209,6 @@ class PostgresTables:
                 ahead = replace(row, seq=head.seq, hash=head.hash, time=head.time, step=max(row.step, each.step))
                 self._rows[each.run] = replace(ahead, deaths=0) if each.settled else ahead
         return numbers
-
-    def _extended(self, extensions: Sequence[Extension]) -> dict[int, int]:
-        try:
-            return self._wire.extend(self._db, extensions, ours=self._batch is not None)
-        except _MISFITS as error:
-            raise SchemaViolation(f"extend: {str(error).splitlines()[0]}") from error
 
     def save(self, row: RunRow) -> None:
         """Update the mutable fields of a row."""
@@ -236,11 +247,11 @@ class PostgresTables:
         """Replace everything that is derived from a stream's log."""
         self._flush()
         _, *values = safe(columns(row))
-        self._query("rewrite", *values, row.number)
+        self._later("rewrite", *values, row.number)
         for name in ("drop_labels", "drop_requests"):
-            self._query(name, row.number)
+            self._later(name, row.number)
         self._label([(row.number, row)])
-        self._query("index_steps", row.number, [seq for seq, _ in steps], [step for _, step in steps])
+        self._later("index_steps", row.number, [seq for seq, _ in steps], [step for _, step in steps])
         for request in requests:
             self.save_request(request, row.number)
         if blobs:
@@ -249,9 +260,9 @@ class PostgresTables:
 
     def recount(self) -> None:
         """Recompute the counters from the rows; transactions that change a status wait meanwhile."""
-        self.begin()
+        self._flush()
         for name in ("lock_counters", "drop_counters", "count_anew"):
-            self._read(name)
+            self._later(name)
 
     def needing(self, streams: Sequence[str]) -> list[str]:
         """Return the forks of these streams, and the runs that use one of them as their conversation."""
@@ -262,8 +273,8 @@ class PostgresTables:
         self._flush()
         blobs = [blob for (blob,) in self._query("referred", list(numbers))]
         for name in OF_A_STREAM:
-            self._query(f"delete_{name}", list(numbers))
-        self._query("let_go", self.now(), blobs)
+            self._later(f"delete_{name}", list(numbers))
+        self._later("let_go", self.now(), blobs)
         self._rows = {run: row for run, row in self._rows.items() if row is None or row.number not in numbers}
         self._news = True
 
@@ -292,7 +303,7 @@ class PostgresTables:
         """Record that streams refer to blobs, which are then not loose."""
         self._flush()
         self._many("refer", references)
-        self._query("hold_blobs", sorted({blob for _, blob in references}))
+        self._later("hold_blobs", sorted({blob for _, blob in references}))
 
     def put_chunk(self, upload: str, place: int, chunk: Packed) -> None:
         """Store one chunk of an upload."""
@@ -304,13 +315,13 @@ class PostgresTables:
         id = f"upload:{upload}"
         known = dict(self._query("lock_upload", id)) | self.find_blobs([blob])
         if blob in known:
-            self._query("touch_blob", self.now(), known[blob])
+            self._later("touch_blob", self.now(), known[blob])
             if id in known:
-                self._query("drop_blob", known[id])
+                self._later("drop_blob", known[id])
             return True
         if id not in known or self._query("count_chunks", known[id])[0][0] != chunks:
             return False
-        self._query("name_blob", blob, size, self.now(), known[id])
+        self._later("name_blob", blob, size, self.now(), known[id])
         return True
 
     def collect(self, before: int, limit: int) -> int:
@@ -332,14 +343,14 @@ class PostgresTables:
     def keys(self) -> list[KeyRow]:
         """Return the wrapped keys, oldest first, locked."""
         self.begin()
-        self._query("lock_keys")
+        self._later("lock_keys")
         return [KeyRow(*found) for found in self._query("keys")]
 
     def save_keys(self, keys: Sequence[KeyRow]) -> None:
         """Replace the wrapped keys."""
-        self._query("drop_keys")
+        self._later("drop_keys")
         for key in keys:
-            self._query("add_key", *key)
+            self._later("add_key", *key)
 
     # Requests
 
@@ -353,7 +364,7 @@ class PostgresTables:
         self._flush()
         id, _, *values = astuple(row)
         values[_TO] = as_text(row.to)
-        self._query("save_request", *safe((id, number, *values)))
+        self._later("save_request", *safe((id, number, *values)))
 
     def open_requests(self, number: int) -> list[RequestRow]:
         """Return the open requests of a run."""
@@ -393,7 +404,7 @@ class PostgresTables:
     def save_duty(self, duty: DutyRow) -> None:
         """Replace a duty's row."""
         name, *rest = safe(astuple(duty))
-        self._query("save_duty", *rest, name)
+        self._later("save_duty", *rest, name)
 
     def token(self, token: str) -> TokenRow | None:
         """Return a token's row, locked."""
@@ -408,11 +419,11 @@ class PostgresTables:
 
     def save_token(self, token: TokenRow) -> None:
         """Replace what may change of a token's row."""
-        self._query("save_token", *safe((token.revoked, token.revoked_by, token.last_used, token.id)))
+        self._later("save_token", *safe((token.revoked, token.revoked_by, token.last_used, token.id)))
 
     def drop_worker(self, worker: str) -> None:
         """Delete a worker's row."""
-        self._query("drop_worker", worker)
+        self._later("drop_worker", worker)
         self._workers.drop(worker)
 
     def is_dead(self, worker: WorkerRow) -> bool:
@@ -439,8 +450,7 @@ class PostgresTables:
         [name] = safe([name])
         if self._read("has_slot", name, number):
             return True
-        wanted = {"name": name, "run": number, "driven": driven, "size": size}
-        while not self._run("take_slot", wanted):
+        while not self._query("take_slot", name, number, driven, size):
             if self._query("count_slots", name)[0][0] >= size:
                 return False
         return True
@@ -453,15 +463,15 @@ class PostgresTables:
 
     def save_snapshot(self, number: int, snapshot: Snapshot) -> None:
         """Insert or replace a snapshot."""
-        self._query("save_snapshot", number, *snapshot)
+        self._later("save_snapshot", number, *snapshot)
 
     def drop_snapshots(self, number: int, seqs: Sequence[int]) -> None:
         """Delete snapshots."""
-        self._query("drop_snapshots", number, list(seqs))
+        self._later("drop_snapshots", number, list(seqs))
 
     def save_late(self, number: int, late: Late) -> None:
         """Store a late event, once."""
-        self._query("save_late", number, late.time, *safe(astuple(late.event)[1:]))
+        self._later("save_late", number, late.time, *safe(astuple(late.event)[1:]))
 
     def save_contracts(self, rows: Sequence[ContractRow]) -> None:
         """Insert contracts, or replace those with another hash, in one statement."""
@@ -484,7 +494,7 @@ class PostgresTables:
         if status != psycopg.pq.TransactionStatus.INTRANS or not self._query("take_back", lent):
             fix = "Remove commit() and rollback(): Limpet commits the caller's writes together with the events."
             raise InvalidAppend(run="", reason="the caller's code has ended the transaction", fix=fix)
-        self._wire.run(self._db, self._sql["impatient"])
+        self._later("impatient")
 
     def _read(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
         """Query after sending the collected writes, which may affect the result."""
@@ -493,21 +503,51 @@ class PostgresTables:
 
     def _many(self, name: str, rows: Sequence[Sequence[Any]]) -> None:
         """Run one statement for many rows, with a list per column."""
-        self._query(name, *(list(safe(column)) for column in zip(*rows, strict=True)))
+        self._later(name, *(safe(column) for column in zip(*rows, strict=True)))
+
+    def _later(self, name: str, *values: Any) -> None:
+        """Run a statement without a result before the next one that has a result."""
+        self.begin()
+        self._waiting.append(self._call(name, *values))
 
     def _query(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
-        return self._run(name, values or None)
+        [result] = self._send(self._call(name, *values))
+        return self._decoded(result)
 
-    def _run(self, name: str, values: Any) -> list[tuple[Any, ...]]:
-        try:
-            return query(self._db, self._sql[name], values)
-        except _MISFITS as error:
-            if isinstance(error, psycopg.Error) and again(error):
-                raise
-            raise SchemaViolation(f"{name}: {str(error).splitlines()[0]}") from error
+    def _decoded(self, result: Result) -> list[tuple[Any, ...]]:
+        return decoded(self._db, result)
+
+    def _call(self, name: str, *values: Any) -> Call:
+        statement = compiled(self._sql[name])
+        return Call(statement, statement.encode(values))
+
+    def _send(self, *calls: Call) -> list[Result]:
+        """Run what waits and these statements in one round trip; return the results of these."""
+        waiting = self._take_waiting()
+        self._sent += len(calls)
+        with _misfits():
+            if not waiting and len(calls) == 1:
+                return [self._wire.call(self._db, calls[0])]
+            return self._wire.send(self._db, [*waiting, *calls])[len(waiting) :]
+
+    def _take_waiting(self) -> list[Call]:
+        waiting, self._waiting = self._waiting, []
+        self._sent += len(waiting)
+        return waiting
 
 
-_MISFITS = (psycopg.IntegrityError, psycopg.DataError, psycopg.errors.ProgramLimitExceeded, OverflowError)
+@contextmanager
+def _misfits() -> Iterator[None]:
+    """Raise SchemaViolation if the server refuses a value, unless a collision is the reason."""
+    try:
+        yield
+    except _MISFITS as error:
+        if again(error):
+            raise
+        raise SchemaViolation(str(error).splitlines()[0]) from error
+
+
+_MISFITS = (psycopg.IntegrityError, psycopg.DataError, psycopg.errors.ProgramLimitExceeded)
 _TO = RequestRow.__struct_fields__.index("to") - 2
 
 

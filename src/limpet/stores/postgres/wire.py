@@ -1,60 +1,121 @@
-"""The statement that every step waits for, sent directly: prepared once, with arrays in PostgreSQL's binary format.
+"""Statements on a connection, below psycopg's cursors: many in one round trip, each prepared when it is first used.
 
-Everything else uses psycopg's cursors, which take longer to encode a list than the server takes to store it.
+A cursor takes longer for a small statement than the server does. Statements with no decision between them are sent
+together, and their results are read together.
 """
 
 import struct
 from collections.abc import Mapping, Sequence
-from weakref import WeakSet
+from select import POLLIN, POLLOUT, poll
+from typing import Any, NamedTuple, cast
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import pq
+from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 
 from limpet.stores.backend import SchemaViolation
 from limpet.stores.postgres.connection import Connection
+from limpet.stores.postgres.parameters import Statement, booleans, byte_strings, hashes, int8, integers, texts
 from limpet.stores.postgres.text import safe_text
 from limpet.stores.writes import Extension
 
-__all__ = ["Wire"]
+__all__ = ["Call", "Result", "Wire", "decoded"]
 
-_HEADER = struct.Struct(">iiIii")
-_LENGTH = struct.Struct(">i")
+MOST_PREPARED = 200
+"""How many statements a connection prepares; the others are planned each time."""
+Result = pq.abc.PGresult
 _PLACE_AND_NUMBER = struct.Struct(">qq")
-_BOOLEAN, _BYTES, _INTEGER, _TEXT = 16, 17, 20, 25
-# In an array of fixed-size values, each value is preceded by that size.
-_TRUE_OR_FALSE, _HASH = _LENGTH.pack(1), _LENGTH.pack(32)
-_INT8 = struct.Struct(">q").pack
 _BINARY = pq.Format.BINARY
 _DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 
 
+class Call(NamedTuple):
+    """A statement with its encoded values."""
+
+    statement: Statement
+    values: Sequence[bytes | None] = ()
+
+
 class Wire:
-    """Runs statements on a connection, below psycopg's cursors."""
+    """Runs statements on connections, and knows which of them are prepared there."""
 
-    def __init__(self, statements: Mapping[str, str], *, prepare: bool) -> None:
-        self._statements = {name: statements[name].encode() for name in ("extend", "extend_one", "extend_two")}
-        self._settings = statements["settings"]
+    def __init__(self, sql: Mapping[str, str], *, prepare: bool) -> None:
+        self._extend = {name: Statement(sql[name]) for name in ("extend", "extend_one", "extend_two")}
+        self._settings = sql["settings"]
         self._prepare = prepare
-        self._prepared: WeakSet[Connection] = WeakSet()
+        self._prepared: WeakKeyDictionary[Connection, set[Statement]] = WeakKeyDictionary()
 
-    def run(self, db: Connection, command: str) -> bytes | None:
-        """Run a command without result rows; return its status. psycopg would drop its prepared statements after a
-        ROLLBACK.
+    def make_ready(self, db: Connection, *, writes: bool) -> None:
+        """Prepare statements on this connection from now on, unless a pooler may switch connections."""
+        if self._prepare:
+            if writes:
+                self.run(db, self._settings)
+            self._prepared[db] = set()
+
+    def run(self, db: Connection, commands: str) -> None:
+        """Run commands that have neither values nor results."""
+        _check(db, db.pgconn.exec_(commands.encode()))
+
+    def call(self, db: Connection, call: Call) -> Result:
+        """Run one statement; return its result."""
+        if call.statement not in self._prepared.get(db, ()):
+            return self.send(db, [call])[0]
+        values = cast("Sequence[bytes]", call.values)  # It takes None, too.
+        result = db.pgconn.exec_prepared(call.statement.name, values, [_BINARY] * len(values), _BINARY)
+        _check(db, result)
+        return result
+
+    def send(self, db: Connection, calls: Sequence[Call]) -> list[Result]:
+        """Run statements in one round trip; return their results. Nothing that follows an error was run."""
+        try:
+            db.pgconn.enter_pipeline_mode()
+            expected = self._queue(db, calls)
+            db.pgconn.pipeline_sync()
+            results = _results(db)
+            db.pgconn.exit_pipeline_mode()
+        except BaseException:
+            db.close()  # Results that were not read would be taken for those of the next statements.
+            raise
+        found = []
+        for (statement, is_call), result in zip(expected, results, strict=True):
+            _check(db, result)
+            if is_call:
+                found.append(result)
+            else:
+                self._prepared[db].add(statement)
+        return found
+
+    def _queue(self, db: Connection, calls: Sequence[Call]) -> list[tuple[Statement, bool]]:
+        """Queue statements, and the preparation of those that are new. Returns what results to expect: of a
+        statement's call, or of its preparation.
         """
-        result = db.pgconn.exec_(command.encode())
-        _checked(db, result)
-        return result.command_status
+        pg, prepared = db.pgconn, self._prepared.get(db)
+        new: set[Statement] = set()
+        expected = []
+        for statement, values in calls:
+            formats = [_BINARY] * len(values)
+            is_known = prepared is not None and (statement in prepared or statement in new)
+            if prepared is not None and not is_known and len(prepared) + len(new) < MOST_PREPARED:
+                pg.send_prepare(statement.name, statement.text)
+                expected.append((statement, False))
+                new.add(statement)
+                is_known = True
+            if is_known:
+                pg.send_query_prepared(statement.name, values, formats, _BINARY)
+            else:
+                pg.send_query_params(statement.text, values, None, formats, _BINARY)
+            expected.append((statement, True))
+        return expected
 
-    def extend(self, db: Connection, extensions: Sequence[Extension], *, ours: bool) -> dict[int, int]:
-        """Extend streams; return the positions (from 1) of the heads that moved, with their stream numbers."""
+    def extend(self, db: Connection, extensions: Sequence[Extension], before: Sequence[Call] = ()) -> dict[int, int]:
+        """Extend streams, after other statements; return the positions (from 1) of the heads that moved, with their
+        stream numbers.
+        """
         name, values = _statement(extensions)
-        formats = [_BINARY] * len(values)
-        if db in self._prepared and ours:
-            result = db.pgconn.exec_prepared(name.encode(), values, formats, _BINARY)
-        else:
-            result = db.pgconn.exec_params(self._statements[name], values, None, formats, _BINARY)
-        _checked(db, result)
+        call = Call(self._extend[name], values)
+        result = self.send(db, [*before, call])[-1] if before else self.call(db, call)
         found = {}
         for row in range(result.ntuples):
             place, number = result.get_value(row, 0), result.get_value(row, 1)
@@ -64,21 +125,53 @@ class Wire:
             found[at] = stream
         return found
 
-    def make_ready(self, db: Connection) -> None:
-        """Prepare the statements on a new connection, unless a pooler may switch connections."""
-        if not self._prepare:
-            return
-        self.run(db, self._settings)
-        for name, statement in self._statements.items():
-            _checked(db, db.pgconn.prepare(name.encode(), statement))
-        self._prepared.add(db)
+
+def decoded(db: Connection, result: Result) -> list[tuple[Any, ...]]:
+    """Return the rows of a result."""
+    if not result.ntuples:
+        return []
+    reader = Transformer(db)
+    reader.set_pgresult(result)
+    return reader.load_rows(0, result.ntuples, tuple)
+
+
+def _results(db: Connection) -> list[Result]:
+    """Send what is queued, and return all results. Other threads run while this one waits for the server."""
+    pg, server = db.pgconn, poll()
+    server.register(pg.socket, POLLIN | POLLOUT)
+    while pg.flush():
+        if server.poll()[0][1] & ~POLLOUT:
+            pg.consume_input()
+    server.modify(pg.socket, POLLIN)
+    results: list[Result] = []
+    while True:
+        while pg.is_busy():
+            server.poll()
+            pg.consume_input()
+        result = pg.get_result()
+        if result is None:  # the end of one statement's results, or of the connection
+            if pg.status != pq.ConnStatus.OK:
+                raise psycopg.OperationalError(pg.get_error_message())
+        elif result.status == pq.ExecStatus.PIPELINE_SYNC:
+            return results
+        else:
+            results.append(result)
+
+
+def _check(db: Connection, result: Result) -> None:
+    """Raise the error of a statement that failed."""
+    if result.status in _DONE:
+        return
+    if db.pgconn.status != pq.ConnStatus.OK or result.error_field(pq.DiagnosticField.SQLSTATE) is None:
+        raise psycopg.OperationalError(db.pgconn.get_error_message())
+    raise error_from_result(result)
 
 
 def _statement(extensions: Sequence[Extension]) -> tuple[str, list[bytes]]:
     """Return the statement for a batch and its values. A single caller's events need no arrays."""
-    if len(extensions) > 1 or len(extensions[0].events) > 2:
-        return "extend", _all(extensions)
     try:
+        if len(extensions) > 1 or len(extensions[0].events) > 2:
+            return "extend", _all(extensions)
         return ("extend_one" if len(extensions[0].events) == 1 else "extend_two"), _few(extensions[0])
     except struct.error as error:
         raise SchemaViolation(f"an integer that no column can store: {error}") from error
@@ -89,21 +182,21 @@ def _few(extension: Extension) -> list[bytes]:
     after, fence, head = extension.after, extension.fence, extension.events[-1]
     values = [
         extension.run.encode(),
-        _INT8(after.seq),
+        int8(after.seq),
         after.hash,
-        _INT8(-1 if fence is None else fence),
-        _INT8(head.seq),
+        int8(-1 if fence is None else fence),
+        int8(head.seq),
         head.hash,
-        _INT8(head.time),
-        _INT8(extension.step),
+        int8(head.time),
+        int8(extension.step),
         b"\1" if extension.settled else b"\0",
     ]
     for event, step in zip(extension.events, extension.steps, strict=True):
         if event is not head:
-            values += [_INT8(event.seq), _INT8(event.time)]
+            values += [int8(event.seq), int8(event.time)]
         values += [
             event.kind.encode(),
-            _INT8(event.version),
+            int8(event.version),
             safe_text(event.actor).encode(),
             event.codec.encode(),
             event.key_id.encode(),
@@ -111,7 +204,7 @@ def _few(extension: Extension) -> list[bytes]:
         ]
         if event is not head:
             values.append(event.hash)
-        values.append(_INT8(_number(step)))
+        values.append(int8(_number(step)))
     return values
 
 
@@ -147,54 +240,3 @@ def _all(extensions: Sequence[Extension]) -> list[bytes]:
 def _number(step: int | None) -> int:
     """Return -1 for None, since an array without nulls is shorter."""
     return -1 if step is None else step
-
-
-def integers(values: Sequence[int]) -> bytes:
-    """Encode a bigint[]."""
-    count = len(values)
-    flat = [8] * (2 * count)
-    flat[1::2] = values
-    try:
-        return struct.pack(f">iiIii{'iq' * count}", 1, 0, _INTEGER, count, 1, *flat)
-    except struct.error as error:
-        raise SchemaViolation(f"an integer that no column can store: {error}") from error
-
-
-def booleans(values: Sequence[bool]) -> bytes:
-    """Encode a boolean[]."""
-    return _TRUE_OR_FALSE.join([_header(_BOOLEAN, values), *[b"\1" if value else b"\0" for value in values]])
-
-
-def hashes(values: Sequence[bytes]) -> bytes:
-    """Encode a bytea[] of hashes, which all have the same size."""
-    return _HASH.join([_header(_BYTES, values), *values])
-
-
-def byte_strings(values: Sequence[bytes]) -> bytes:
-    """Encode a bytea[]."""
-    parts = [_header(_BYTES, values)] * (2 * len(values) + 1)
-    parts[1::2] = [_LENGTH.pack(len(value)) for value in values]
-    parts[2::2] = values
-    return b"".join(parts)
-
-
-def texts(values: Sequence[str]) -> bytes:
-    """Encode a text[]. Most values repeat."""
-    known: dict[str, bytes] = {}
-    for value in values:
-        if value not in known:
-            data = value.encode()
-            known[value] = _LENGTH.pack(len(data)) + data
-    return b"".join([_header(_TEXT, values), *[known[value] for value in values]])
-
-
-def _header(kind: int, values: Sequence[object]) -> bytes:
-    return _HEADER.pack(1, 0, kind, len(values), 1)
-
-
-def _checked(db: Connection, result: pq.abc.PGresult) -> None:
-    if result.status in _DONE:
-        return
-    if db.pgconn.status != pq.ConnStatus.OK or result.error_field(pq.DiagnosticField.SQLSTATE) is None:
-        raise psycopg.OperationalError(db.pgconn.get_error_message())
-    raise error_from_result(result)
