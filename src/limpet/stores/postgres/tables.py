@@ -147,17 +147,19 @@ class PostgresTables:
     def expect(self, runs: Collection[str], creations: int) -> None:
         """Lock the rows, and reserve numbers for new streams."""
         self.begin()
-        calls = {"lock_rows": self._call("lock_rows", sorted(runs))}
+        calls = {}
+        if runs:
+            calls["lock_rows"] = self._call("lock_rows", sorted(runs))
         if creations:
             calls["numbers"] = self._call("numbers", creations)
         if self._clock is None:
             calls["now"] = self._call("now")
-        found = dict(zip(calls, map(self._decoded, self._send(*calls.values())), strict=True))
-        locked = {row[1]: row for row in found["lock_rows"]}
+        found = dict(zip(calls, self._send(*calls.values()), strict=True)) if calls else {}
+        locked = {row[1]: row for row in self._decoded(found.get("lock_rows"))}
         self._rows = {run: row_of(plain(locked[run])) if run in locked else None for run in runs}
-        self._numbers = [number for (number,) in found.get("numbers", ())]
-        if self._clock is None:
-            [(self._now,)] = found["now"]
+        self._numbers = [number for (number,) in self._decoded(found.get("numbers"))]
+        for (now,) in self._decoded(found.get("now")):
+            self._now = now
 
     def row(self, run: str) -> RunRow | None:
         """Return the stream's row, locked."""
@@ -514,8 +516,8 @@ class PostgresTables:
         [result] = self._send(self._call(name, *values))
         return self._decoded(result)
 
-    def _decoded(self, result: Result) -> list[tuple[Any, ...]]:
-        return decoded(self._db, result)
+    def _decoded(self, result: Result | None) -> list[tuple[Any, ...]]:
+        return [] if result is None else decoded(self._db, result)
 
     def _call(self, name: str, *values: Any) -> Call:
         statement = compiled(self._sql[name])
