@@ -104,8 +104,9 @@ class OverHttp:
 
 
 def _error(told: Answer) -> Answer:
-    """Return an error without its hint: the command line names its own options there."""
-    return {"error": told["code"], "message": told["message"], "facts": told["facts"]}
+    """Return an error. To the hint, the command line adds an id that was possibly meant."""
+    hint = told["hint"].partition(" Did you mean ")[0]
+    return {"error": told["code"], "message": told["message"], "facts": told["facts"], "hint": hint}
 
 
 @contextmanager

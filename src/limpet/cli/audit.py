@@ -7,7 +7,7 @@ import typer
 
 from limpet.cli.command_group import command, example
 from limpet.cli.load_app import run_with_app, run_with_time
-from limpet.cli.options import STORE, Cursor, Json, Since, Url
+from limpet.cli.options import STORE, Cursor, Json, Since, Url, own_name
 from limpet.cli.output import TableLayout, about, bar, print_json, print_table, print_text
 from limpet.service.app import App
 from limpet.service.audit import AuditInfo
@@ -78,7 +78,7 @@ def audit(  # noqa: PLR0913 - all by name, and few at a time
 def _export(path: Path, url: str, json: bool) -> None:
     async def write(app: App) -> int:
         with bar("audit"):
-            return await app.export_audit(path)
+            return await app.export_audit(path, by=own_name())
 
     events = run_with_app(url, write)
     print_json({"path": str(path), "events": events}) if json else print_text(f"Exported {events} events to {path}.")

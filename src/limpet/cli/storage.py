@@ -90,6 +90,7 @@ def export(
     with_handoffs: Annotated[
         bool, typer.Option("--with-handoffs", help="Include the runs that it called or handed over to.")
     ] = False,
+    by: By,
     url: Url = STORE,
     json: Json = False,
 ) -> None:
@@ -98,7 +99,7 @@ def export(
     async def write(app: App) -> str:
         found = (await find_run(app.store, run)).id
         with bar("export"):
-            await app.export(found, path, with_handoffs=with_handoffs)
+            await app.export(found, path, with_handoffs=with_handoffs, by=by)
         return found
 
     found = run_with_app(url, write)

@@ -38,7 +38,7 @@ from limpet.service.api.access_tokens import AccessTokens
 from limpet.service.api.all_runs import AllRuns
 from limpet.service.api.auditing import Auditing
 from limpet.service.api.batches import Batches
-from limpet.service.api.control import By, Control
+from limpet.service.api.control import Control
 from limpet.service.api.fleet import Fleet
 from limpet.service.api.forks import Forks
 from limpet.service.api.inspection import Inspection
@@ -49,7 +49,7 @@ from limpet.service.batch_agent import batch_agent
 from limpet.service.initial_state import GivenState, digest_of, initial_patch
 from limpet.service.notifier import notifier
 from limpet.service.once import agent_of, create_once
-from limpet.service.operation import InDoors, Param, Resource, command
+from limpet.service.operation import By, InDoors, Param, Resource, command
 from limpet.service.prune import retention_duty
 from limpet.service.resolve import run_of
 from limpet.service.settings import Settings

@@ -251,18 +251,14 @@ async def export_audit(store: Store, path: Path) -> Verified:
     Keys stay in the store: the events of an encrypted store are written in plain text, and sealed again.
     """
     logs = sorted([row async for row in each_run(store, LOGS)], key=lambda row: row.number)
-    part, events = path.with_name(f"{path.name}.part"), 0
-    try:
-        with part.open("wb") as file:
-            for row in logs:
-                head = START
-                while page := await store.read(row.id, after=head.seq, limit=PAGE):
-                    plain = _plain(store, page, head)
-                    await asyncio.to_thread(file.write, _lines(plain))
-                    head, events = plain[-1].head, events + len(plain)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    events = 0
+    with path.open("wb") as file:
+        for row in logs:
+            head = START
+            while page := await store.read(row.id, after=head.seq, limit=PAGE):
+                plain = _plain(store, page, head)
+                await asyncio.to_thread(file.write, _lines(plain))
+                head, events = plain[-1].head, events + len(plain)
     return Verified(runs=0, events=events, audits=len(logs))
 
 

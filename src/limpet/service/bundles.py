@@ -231,16 +231,10 @@ async def _talks(store: Store, row: RunRow) -> AsyncIterator[tuple[Event, ...]]:
 
 
 def _write(path: Path, bundle: Bundle) -> None:
-    part = path.with_name(f"{path.name}.part")
-    try:
-        with ZipFile(part, "w", compresslevel=LEVEL) as file:
-            _write_bundle(file, bundle, "")
-            for each in bundle.called:
-                _write_bundle(file, each, f"called/{each.events[-1].run}/")
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    with ZipFile(path, "w", compresslevel=LEVEL) as file:
+        _write_bundle(file, bundle, "")
+        for each in bundle.called:
+            _write_bundle(file, each, f"called/{each.events[-1].run}/")
 
 
 def _write_bundle(file: ZipFile, bundle: Bundle, folder: str) -> None:

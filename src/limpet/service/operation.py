@@ -29,13 +29,15 @@ from limpet.redaction import hide_secrets_in
 from limpet.service.access import LOCAL, Permission, check_permission, check_right
 from limpet.service.audit import AuditEvent
 from limpet.service.json_values import as_json
-from limpet.service.page import Page
+from limpet.service.page import Page, own_cursor, tenant_cursor
+from limpet.service.tokens import TENANT
 
 __all__ = [
     "ALL_DOORS",
     "After",
     "AgentName",
     "Before",
+    "By",
     "Caller",
     "CommandId",
     "ConversationId",
@@ -147,6 +149,9 @@ Since = Annotated[
 Text = Annotated[str, Param(description="Text to search for, ignoring case.", examples=["refund"])]
 Caller = Annotated[Principal | None, InDoors(None)]
 """The authenticated caller of an operation over HTTP or MCP, for one whose result depends on that."""
+By = Annotated[
+    str | Principal | None, Param(description="Who sends it, which is recorded.", examples=["ann"]), InDoors(str | None)
+]
 CommandId = Annotated[
     str | None,
     Param(description="Your id of this command. Repeating it with the same content has no further effect."),
@@ -295,6 +300,17 @@ class Operation:
         return str(next((arguments[name] for name in named if name in arguments), ""))
 
     async def _run(self, app: Any, arguments: Mapping[str, Any], who: Principal, command_id: str | None) -> Any:
+        tenant = "" if who.tenant == TENANT else who.tenant
+        checked = self._permitted(arguments, who, command_id)
+        if checked.get("cursor") is not None:
+            checked["cursor"] = own_cursor(checked["cursor"], tenant)
+        found = await self._call(app, checked)
+        if isinstance(found, Page) and found.next is not None:
+            found.next = tenant_cursor(found.next, tenant)
+        return await asyncio.to_thread(self.to_json, found)  # encoding a large result takes long
+
+    def _permitted(self, arguments: Mapping[str, Any], who: Principal, command_id: str | None) -> dict[str, Any]:
+        """Return the arguments of a caller, with what follows from the request. Raises NotPermitted."""
         check_permission(who, self.name, self.needs)
         checked = self._checked(arguments, self.sent, strict=self.is_command)
         for name, each in self.sent.items():
@@ -308,8 +324,7 @@ class Operation:
             given = "command_id" if "command_id" in self.parameters else "id"
             if checked.get(given) is None and given in self.parameters:
                 checked[given] = command_id
-        found = await self._call(app, checked)
-        return await asyncio.to_thread(self.to_json, found)  # encoding a large result takes long
+        return checked
 
     async def call(self, app: Any, arguments: Mapping[str, Any]) -> Any:
         """Validate the arguments, run the operation, and return its result. Raises only LimpetError."""

@@ -7,7 +7,7 @@ import msgspec
 
 from limpet.errors import InvalidArgument
 
-__all__ = ["MAX_PAGE_BYTES", "Page", "number_of"]
+__all__ = ["MAX_PAGE_BYTES", "Page", "number_of", "own_cursor", "tenant_cursor"]
 
 T = TypeVar("T")
 MAX_PAGE_BYTES = 2_000_000
@@ -36,6 +36,19 @@ class Page(list[T]):
             fitting += 1
         found = items[:fitting]
         return cls(found, str(cursor(found[-1])) if found and len(items) > fitting else None)
+
+
+def tenant_cursor(cursor: str, tenant: str) -> str:
+    """Return a cursor as a tenant's caller gets it. A cursor of a server with one store has no mark."""
+    return f"{tenant}~{cursor}" if tenant else cursor
+
+
+def own_cursor(given: str, tenant: str) -> str:
+    """Return the cursor that a tenant's caller got. Raises InvalidArgument for one of another tenant."""
+    mark, is_marked, cursor = given.rpartition("~")
+    if mark != tenant or bool(is_marked) != bool(tenant):
+        raise InvalidArgument(path="cursor", reason="is not a cursor of your tenant; pass `next` of the page before")
+    return cursor
 
 
 def number_of(cursor: str | None) -> int | None:

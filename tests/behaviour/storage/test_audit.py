@@ -14,7 +14,7 @@ import limpet
 from limpet import testing
 from limpet.clock import FrozenClock, SystemClock, microseconds
 from limpet.engine.execution.principal import Principal
-from limpet.errors import InvalidArgument, InvalidBundle, StoreBusy, StoreUnavailable, Tampered
+from limpet.errors import FileFailed, InvalidArgument, InvalidBundle, NotFound, StoreBusy, StoreUnavailable, Tampered
 from limpet.events import bodies as b
 from limpet.ids import RandomIds, SeededIds
 from limpet.service import audit
@@ -29,6 +29,11 @@ ALL = AuditFilter()
 KEYS = MasterKeys(lambda: bytes(range(32)))
 NOVEMBER = "limpet.audit.2026-11"
 DAY = microseconds("1d")
+
+
+@limpet.agent(name="audit_exported")
+async def audit_exported(run: limpet.Run, number: int) -> int:
+    return number
 
 
 @pytest.fixture
@@ -266,6 +271,43 @@ async def test_an_export_can_be_checked(tmp_path: Path, clock: FrozenClock, keys
     with pytest.raises(InvalidBundle, match="line 7"):
         verify_audit(path)
     assert [each.name for each in tmp_path.iterdir()] == ["audit.jsonl"]
+
+
+async def test_exports_are_recorded_before_their_file_is_there(tmp_path: Path) -> None:
+    """With who and the run. An export that fails leaves neither a file nor an event."""
+    async with testing.app(audit_exported) as app:
+        await app.run(audit_exported, 1, id="r1")
+        await app.export("r1", tmp_path / "r1.zip", by="ann")
+        await app.export_audit(tmp_path / "audit.jsonl", by=ANN)
+        await app.prune(older_than=0, dry_run=True, archive=tmp_path / "archive")
+        for path in (tmp_path / "none" / "x.zip", tmp_path):
+            with pytest.raises(FileFailed):
+                await app.export("r1", path)
+        with pytest.raises(NotFound):
+            await app.export("r2", tmp_path / "r2.zip")
+        await app.prune(older_than=0, dry_run=False, archive=tmp_path / "archive")
+        found = [(each.action, each.subject, each.who, each.door) for each in await app.audit()]
+        assert found == [
+            ("runs.archived", "", "", "python"),
+            ("audit.exported", "", "ann", "http"),
+            ("run.exported", "r1", "ann", "python"),
+        ]
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["archive", "audit.jsonl", "r1.zip"]
+
+
+async def test_an_export_that_cannot_be_recorded_does_not_happen(tmp_path: Path) -> None:
+    """The file stays as it was."""
+    kept = tmp_path / "r1.zip"
+    kept.write_bytes(b"before")
+    async with testing.app(audit_exported) as app:
+        await app.run(audit_exported, 1, id="r1")
+        with (
+            patch.object(AuditLog, "record", side_effect=StoreBusy(reason="too many")),
+            pytest.raises(StoreBusy),
+        ):
+            await app.export("r1", kept)
+    assert kept.read_bytes() == b"before"
+    assert [each.name for each in tmp_path.iterdir()] == ["r1.zip"]
 
 
 async def test_changes_of_tokens_are_recorded() -> None:

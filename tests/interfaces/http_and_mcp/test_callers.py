@@ -143,6 +143,24 @@ async def own(run: limpet.Run, name: str) -> str:
     return name
 
 
+async def test_a_cursor_is_valid_only_for_its_tenant(tmp_path: Path) -> None:
+    """It names its tenant, unless that is the default one."""
+    async with two_tenants(tmp_path) as (apps, client):
+        heads, cursors = {}, {}
+        for name, app in apps.items():
+            await app.start(own, "more", id=f"more-of-{name}")
+            token = (await app.create_token("ann", roles=["operator"], tenant=name)).token
+            heads[name] = {"authorization": f"Bearer {token}"}
+            cursors[name] = (await client.get("/v1/runs?last=1", headers=heads[name])).json()["next"]
+        assert (cursors["main"].count("~"), cursors["acme"].startswith("acme~")) == (0, True)
+        for name, head in heads.items():
+            for of, cursor in cursors.items():
+                reply = await client.get("/v1/runs", params={"last": 1, "cursor": cursor}, headers=head)
+                assert reply.status_code == (200 if of == name else 422)
+                if of != name:
+                    assert (reply.json()["code"], reply.json()["facts"]["path"]) == ("invalid_argument", "cursor")
+
+
 async def test_a_token_shows_only_its_own_tenant(tmp_path: Path) -> None:
     """Runs, keys and tokens of one tenant do not exist for another. A token of an unknown tenant is refused."""
     async with two_tenants(tmp_path) as (apps, client):

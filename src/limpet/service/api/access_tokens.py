@@ -10,10 +10,9 @@ from limpet.clock import Duration
 from limpet.engine.execution.principal import Principal, Right, Role
 from limpet.errors import InvalidArgument, NotFound
 from limpet.ids import check_id
-from limpet.service.api.control import By
 from limpet.service.api.core import AppCore
 from limpet.service.audit import AuditEvent
-from limpet.service.operation import CommandId, Cursor, Door, InDoors, Limit, Param, command, query
+from limpet.service.operation import By, CommandId, Cursor, Door, InDoors, Limit, Param, command, query
 from limpet.service.page import Page
 from limpet.service.tokens import TENANT, NewToken, TokenInfo, create_token, token_id, token_info
 from limpet.stores import TokenRow

@@ -6,8 +6,8 @@ from typing import Annotated
 from limpet.arguments import checked
 from limpet.service.api.core import AppCore
 from limpet.service.audit import AuditFilter, AuditInfo, audit_page, export_audit
-from limpet.service.files import file_errors
-from limpet.service.operation import ALL_DOORS, Cursor, Limit, Param, Since, query
+from limpet.service.files import new_file
+from limpet.service.operation import ALL_DOORS, By, Cursor, Limit, Param, Since, query
 from limpet.service.page import Page
 from limpet.service.queries import time_before
 
@@ -43,7 +43,12 @@ class Auditing(AppCore):
         where = AuditFilter(who, action, outcome, start)
         return await audit_page(self.store, where, limit=limit, cursor=cursor)
 
-    async def export_audit(self, path: str | Path, /) -> int:
-        """Write the whole audit log to a file, as JSON lines with their hashes, and return the number of events."""
-        with file_errors(path) as file:
-            return (await export_audit(self.store, file)).events
+    async def export_audit(self, path: str | Path, /, *, by: By = None) -> int:
+        """Write the whole audit log to a file, as JSON lines with their hashes, and return the number of events.
+
+        The audit log records the export before the file is there.
+        """
+        with new_file(path) as file:
+            done = await export_audit(self.store, file)
+            await self._record_export("audit.exported", "", by)
+        return done.events

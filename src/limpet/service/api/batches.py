@@ -8,7 +8,6 @@ from limpet.arguments import checked
 from limpet.engine.execution.handle import Handle
 from limpet.engine.execution.views import RunInfo
 from limpet.errors import InvalidArgument
-from limpet.service.api.control import By
 from limpet.service.api.core import AppCore
 from limpet.service.api.run_filters import (
     CreatedBefore,
@@ -20,7 +19,7 @@ from limpet.service.api.run_filters import (
     WithUser,
 )
 from limpet.service.batch_agent import STATUSES, BatchCommand, batch_agent
-from limpet.service.operation import AgentName, Param, command
+from limpet.service.operation import AgentName, By, Param, command
 from limpet.service.queries import labels_of, statuses_of, time_before
 from limpet.stores import RunFilter
 

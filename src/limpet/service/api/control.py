@@ -18,15 +18,10 @@ from limpet.events import Limits
 from limpet.events import bodies as b
 from limpet.service.api.core import AppCore
 from limpet.service.extend import RunExtension, budget_request, plan_extension
-from limpet.service.operation import CommandId, InDoors, Param, RunId, command
+from limpet.service.operation import By, CommandId, InDoors, Param, RunId, command
 from limpet.service.resolve import run_of
 
-__all__ = ["By", "Control"]
-
-By = Annotated[
-    str | Principal | None, Param(description="Who sends it, which is recorded.", examples=["ann"]), InDoors(str | None)
-]
-
+__all__ = ["Control"]
 
 Texts = Annotated[Sequence[str] | None, InDoors(list[str] | None)]
 Named = Annotated[Mapping[str, Any] | None, InDoors(dict[str, Any] | None)]

@@ -16,7 +16,7 @@ from limpet.engine.execution.views import RunInfo
 from limpet.engine.worker.change_listener import ChangeListener
 from limpet.engine.worker.worker import StoreClock, WorkerLoop
 from limpet.errors import InvalidArgument, NotFound, WrongCall, not_open
-from limpet.service.audit import AuditLog
+from limpet.service.audit import AuditEvent, AuditLog
 from limpet.service.audit_trail import AuditTrail
 from limpet.service.conversations import Conversations
 from limpet.service.inbox import Inbox
@@ -98,6 +98,12 @@ class AppCore:
         if given == "":
             raise InvalidArgument(path="command_id", reason="is empty; pass an id of your own, or None")
         return self._settings.ids.new() if given is None else str.__str__(given)
+
+    async def _record_export(self, action: str, subject: str, by: Principal | str | None) -> None:
+        """Record that data leaves the store, before it does. A store that can only be read has no audit log."""
+        who = self._principal(by)
+        if self.store.read_only is None:
+            await self.audit_log.record(AuditEvent(action=action, who=who, subject=subject))
 
     @property
     def _port(self) -> Port:

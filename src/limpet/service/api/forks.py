@@ -12,11 +12,10 @@ from limpet.engine.definitions.agents import Budget, limits_of
 from limpet.engine.execution.handle import Handle
 from limpet.engine.execution.views import RunInfo
 from limpet.events import Effects, Outside
-from limpet.service.api.control import By
 from limpet.service.api.core import AppCore
 from limpet.service.fork import ForkOptions, make_fork, plan_fork
 from limpet.service.initial_state import digest_of
-from limpet.service.operation import InDoors, Param, RunId, command
+from limpet.service.operation import By, InDoors, Param, RunId, command
 from limpet.service.queries import check_last, check_status
 from limpet.service.replay import Replay, ReplayCheck, ReplayOptions, check, replay
 from limpet.service.resolve import each_run, run_of

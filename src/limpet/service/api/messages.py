@@ -5,11 +5,11 @@ from typing import Annotated
 from limpet.arguments import checked
 from limpet.engine.run.compaction import Summarise, Summariser
 from limpet.engine.run.conversation import Message
-from limpet.service.api.control import By
 from limpet.service.api.core import AppCore
 from limpet.service.conversations import CompactionInfo, ConversationInfo, Delivery, SessionInfo
 from limpet.service.operation import (
     MAX_INTEGER,
+    By,
     CommandId,
     ConversationId,
     Cursor,

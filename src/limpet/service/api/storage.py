@@ -1,5 +1,6 @@
 """Maintain the store: verify, export, load, prune."""
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,12 +11,11 @@ from limpet.clock import Duration
 from limpet.engine.definitions.agents import Agent, check_agent
 from limpet.engine.execution.handle import Handle
 from limpet.policy.retention import KeepRule
-from limpet.service.api.control import By
 from limpet.service.api.core import AppCore
 from limpet.service.archives import MAX_BYTES
 from limpet.service.bundles import export_run, load_run
-from limpet.service.files import file_errors
-from limpet.service.operation import InDoors, Param, RunId, command, query
+from limpet.service.files import file_errors, new_file
+from limpet.service.operation import By, InDoors, Param, RunId, command, query
 from limpet.service.prune import Pruned, prune, rotate
 from limpet.service.task_import import ImportedTasks, Importer, Running
 from limpet.service.verify import Verified, save_heads, verify_all, verify_one
@@ -60,13 +60,15 @@ class Storage(AppCore):
         with file_errors(path) as file:
             return await save_heads(self.store, file)
 
-    async def export(self, run: str, path: str | Path, /, *, with_handoffs: bool = False) -> None:
+    async def export(self, run: str, path: str | Path, /, *, with_handoffs: bool = False, by: By = None) -> None:
         """Write a run to a file that people can read, and that `load` imports into another store.
 
-        With handoffs, the file includes the runs that it called or handed over to, and that these called.
+        With handoffs, the file includes the runs that it called or handed over to, and that these called. The audit log
+        records the export before the file is there.
         """
-        with file_errors(path) as file:
+        with new_file(path) as file:
             await export_run(self.store, run, file, with_handoffs=with_handoffs)
+            await self._record_export("run.exported", run, by)
 
     async def load(self, path: str | Path, /, *, max_bytes: int = MAX_BYTES) -> Handle[Any]:
         """Import a run from a file. A run that has not ended continues when it is resumed.
@@ -128,6 +130,10 @@ class Storage(AppCore):
         fork and its origin, a caller and the runs it called) are deleted together or not at all. With `archive`, a
         folder, each run is exported there first. `snapshots` is the number of snapshots to keep per run.
         """
+        if archive is not None and not dry_run:
+            with file_errors(archive) as folder:
+                await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+            await self._record_export("runs.archived", "", None)
         rule = KeepRule(older_than=older_than, by_status=by_status, by_agent=by_agent)
         with nullcontext() if archive is None else file_errors(archive) as folder:
             done = await prune(self.store, rule, dry_run=dry_run, archive=folder)
