@@ -12,7 +12,7 @@ from limpet.stores.conformance.suite import Harness, World, completed, created, 
 from limpet.stores.postgres import PostgresBackend
 from limpet.stores.postgres.connection import Address, Connection, connect
 from limpet.stores.postgres.parameters import Statement, compiled
-from limpet.stores.postgres.wire import MOST_PREPARED, Call, Wire, decoded
+from limpet.stores.postgres.wire import MOST_PREPARED, BoundStatement, Wire, decoded
 from limpet.stores.sql_files import load
 from limpet.stores.writes import SendCommands
 
@@ -40,10 +40,10 @@ def wire_on(db: Connection, *, prepare: bool = True) -> Wire:
     return wire
 
 
-def call(text: str, *values: Any) -> Call:
+def call(text: str, *values: Any) -> BoundStatement:
     """Return a call of a statement."""
     statement = compiled(text)
-    return Call(statement, statement.encode(values))
+    return BoundStatement(statement, statement.encode(values))
 
 
 def prepared(db: Connection) -> int:
@@ -70,7 +70,7 @@ def test_a_named_parameter_is_sent_once(db: Connection) -> None:
     assert statement.text == b"SELECT $1::bigint, $2::text, $1::bigint"
     wire = wire_on(db)
     for values in ({"b": "two", "a": 1}, [1, "two"]):
-        assert decoded(db, wire.call(db, Call(statement, statement.encode(values)))) == [(1, "two", 1)]
+        assert decoded(db, wire.call(db, BoundStatement(statement, statement.encode(values)))) == [(1, "two", 1)]
 
 
 @pytest.mark.parametrize("type", ["bigint", "int", "bigint[]", "int[]"])

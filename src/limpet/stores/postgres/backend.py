@@ -49,7 +49,7 @@ from limpet.stores.postgres.migrate import migrate, newest, schema_version
 from limpet.stores.postgres.parameters import compiled
 from limpet.stores.postgres.tables import PostgresTables, ProcessWorkers, TransactionParts
 from limpet.stores.postgres.text import plain, safe
-from limpet.stores.postgres.wire import Call, Wire, decoded
+from limpet.stores.postgres.wire import BoundStatement, Wire, decoded
 from limpet.stores.processes import CAN_SEE
 from limpet.stores.rows import Feed, Recent
 from limpet.stores.search import lowered
@@ -446,7 +446,7 @@ class PostgresBackend(SqlReads):
         with self._lock:
             readers = self._readers
         try:
-            call = Call(asked, asked.encode(bound))
+            call = BoundStatement(asked, asked.encode(bound))
             with readers.connection() as db:
                 return [plain(found) for found in decoded(db, self._means.wire.call(db, call))]
         except (psycopg.DataError, SchemaViolation) as error:

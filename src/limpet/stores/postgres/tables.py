@@ -34,7 +34,7 @@ from limpet.stores.columns import (
 from limpet.stores.postgres.connection import CallerConnection, Connection, again
 from limpet.stores.postgres.parameters import compiled
 from limpet.stores.postgres.text import plain, safe
-from limpet.stores.postgres.wire import Call, Result, Wire, decoded
+from limpet.stores.postgres.wire import BoundStatement, Result, Wire, decoded
 from limpet.stores.processes import has_ended, this_process
 from limpet.stores.rows import ContractRow, DutyRow, KeyRow, Late, RequestRow, RunRow, Snapshot, TokenRow, WorkerRow
 from limpet.stores.writes import Extension
@@ -49,7 +49,7 @@ class PostgresTables:
         self._db, self._batch = db, batch
         self._sql, self._wire, self._clock, self._workers = means
         self._begun = False
-        self._waiting: list[Call] = []
+        self._waiting: list[BoundStatement] = []
         self._sent = 0
         self._now: int | None = None
         self._rows: dict[str, RunRow | None] = {}
@@ -519,11 +519,11 @@ class PostgresTables:
     def _decoded(self, result: Result | None) -> list[tuple[Any, ...]]:
         return [] if result is None else decoded(self._db, result)
 
-    def _call(self, name: str, *values: Any) -> Call:
+    def _call(self, name: str, *values: Any) -> BoundStatement:
         statement = compiled(self._sql[name])
-        return Call(statement, statement.encode(values))
+        return BoundStatement(statement, statement.encode(values))
 
-    def _send(self, *calls: Call) -> list[Result]:
+    def _send(self, *calls: BoundStatement) -> list[Result]:
         """Run what waits and these statements in one round trip; return the results of these."""
         waiting = self._take_waiting()
         self._sent += len(calls)
@@ -532,7 +532,7 @@ class PostgresTables:
                 return [self._wire.call(self._db, calls[0])]
             return self._wire.send(self._db, [*waiting, *calls])[len(waiting) :]
 
-    def _take_waiting(self) -> list[Call]:
+    def _take_waiting(self) -> list[BoundStatement]:
         waiting, self._waiting = self._waiting, []
         self._sent += len(waiting)
         return waiting

@@ -21,7 +21,7 @@ from limpet.stores.postgres.parameters import Statement, booleans, byte_strings,
 from limpet.stores.postgres.text import safe_text
 from limpet.stores.writes import Extension
 
-__all__ = ["Call", "Result", "Wire", "decoded"]
+__all__ = ["BoundStatement", "Result", "Wire", "decoded"]
 
 MOST_PREPARED = 200
 """How many statements a connection prepares; the others are planned each time."""
@@ -31,7 +31,7 @@ _BINARY = pq.Format.BINARY
 _DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 
 
-class Call(NamedTuple):
+class BoundStatement(NamedTuple):
     """A statement with its encoded values."""
 
     statement: Statement
@@ -58,7 +58,7 @@ class Wire:
         """Run commands that have neither values nor results."""
         _check(db, db.pgconn.exec_(commands.encode()))
 
-    def call(self, db: Connection, call: Call) -> Result:
+    def call(self, db: Connection, call: BoundStatement) -> Result:
         """Run one statement; return its result."""
         if call.statement not in self._prepared.get(db, ()):
             return self.send(db, [call])[0]
@@ -67,7 +67,7 @@ class Wire:
         _check(db, result)
         return result
 
-    def send(self, db: Connection, calls: Sequence[Call]) -> list[Result]:
+    def send(self, db: Connection, calls: Sequence[BoundStatement]) -> list[Result]:
         """Run statements in one round trip; return their results. Nothing that follows an error was run."""
         try:
             db.pgconn.enter_pipeline_mode()
@@ -87,7 +87,7 @@ class Wire:
                 self._prepared[db].add(statement)
         return found
 
-    def _queue(self, db: Connection, calls: Sequence[Call]) -> list[tuple[Statement, bool]]:
+    def _queue(self, db: Connection, calls: Sequence[BoundStatement]) -> list[tuple[Statement, bool]]:
         """Queue statements, and the preparation of those that are new. Returns what results to expect: of a
         statement's call, or of its preparation.
         """
@@ -109,12 +109,14 @@ class Wire:
             expected.append((statement, True))
         return expected
 
-    def extend(self, db: Connection, extensions: Sequence[Extension], before: Sequence[Call] = ()) -> dict[int, int]:
+    def extend(
+        self, db: Connection, extensions: Sequence[Extension], before: Sequence[BoundStatement] = ()
+    ) -> dict[int, int]:
         """Extend streams, after other statements; return the positions (from 1) of the heads that moved, with their
         stream numbers.
         """
         name, values = _statement(extensions)
-        call = Call(self._extend[name], values)
+        call = BoundStatement(self._extend[name], values)
         result = self.send(db, [*before, call])[-1] if before else self.call(db, call)
         found = {}
         for row in range(result.ntuples):
