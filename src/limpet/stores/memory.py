@@ -256,12 +256,14 @@ class MemoryBackend:
         with self._lock:
             everything = self._tables.everything
             found: list[Event] = []
+            cursors: list[str] = []
             while begin < len(everything) and len(found) < limit:
                 event = everything[begin]
                 begin += 1
                 if event is not None:
                     found.append(event)
-        return Feed(tuple(found), str(begin))
+                    cursors.append(str(begin))
+        return Feed(tuple(found), str(begin), tuple(cursors))
 
     def recent(self, before: str, kinds: Sequence[str], scan: int) -> Recent:
         """Return events of some kinds among the last `scan` events before a cursor, newest first."""

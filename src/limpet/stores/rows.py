@@ -207,6 +207,8 @@ class Feed(NamedTuple):
 
     events: tuple[Event, ...]
     next: str
+    cursors: tuple[str, ...] = ()
+    """For each event, the cursor of the page that continues after it."""
 
 
 class Recent(NamedTuple):

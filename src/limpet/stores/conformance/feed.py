@@ -53,6 +53,18 @@ async def a_feed_page_has_at_most_limit_events(world: World) -> None:
 
 
 @behaviour()
+async def a_reader_continues_after_any_event(world: World) -> None:
+    """Each event of a page has a cursor, after which exactly the later events follow."""
+    await _several_histories(world)
+    everything = await _all(world.store)
+    page = await world.store.feed(limit=1000)
+    assert len(page.cursors) == len(set(page.cursors)) == len(everything)
+    assert page.next == page.cursors[-1]
+    for place, cursor in enumerate(page.cursors, start=1):
+        assert _ids(await _all(world.store, cursor, limit=3)) == _ids(everything[place:])
+
+
+@behaviour()
 async def the_feed_returns_events_as_stored(world: World) -> None:
     """The feed returns envelope, body and hash as stored, so that events can be verified and decoded."""
     await _several_histories(world)

@@ -405,7 +405,8 @@ class PostgresBackend(SqlReads):
         if not found:
             return Feed((), after or self._place_of(0, 0))
         page = found[:limit]
-        return Feed(tuple(Event(*each[:-2]) for each in page), self._place_of(*page[-1][-2:]))
+        cursors = tuple(self._place_of(*each[-2:]) for each in page)
+        return Feed(tuple(Event(*each[:-2]) for each in page), cursors[-1], cursors)
 
     def recent(self, before: str, kinds: Sequence[str], scan: int) -> Recent:
         """Return events of some kinds among the last `scan` events before a cursor, newest first."""

@@ -305,7 +305,8 @@ class SqliteBackend(SqlReads):
         if not 0 <= begin <= self._all("last_position")[0][0]:
             raise ValueError("ahead of the store's end: the file was replaced by an older copy")
         found = self._all("feed", begin, limit)
-        return Feed(tuple(Event(*each[:-1]) for each in found), str(found[-1][-1]) if found else after or "0")
+        cursors = tuple(str(each[-1]) for each in found)
+        return Feed(tuple(Event(*each[:-1]) for each in found), cursors[-1] if cursors else after or "0", cursors)
 
     def recent(self, before: str, kinds: Sequence[str], scan: int) -> Recent:
         """Return events of some kinds among the last `scan` events before a cursor, newest first."""
