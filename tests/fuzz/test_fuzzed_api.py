@@ -35,7 +35,7 @@ def fuzz(folder: Path, token: str, *options: str) -> int:
         described.write_bytes(httpx.get(f"{server.url}/openapi.json", headers=known).content)
         words: list[str | Path] = [SCHEMATHESIS, "--config-file", CONFIG, "run", described, "--url", server.url]
         words += options
-        words += ["--checks", "all"]
+        words += ["--checks", "all", "--exclude-path-regex", "^/v1/streams/"]  # a stream does not end
         words += [
             "--header",
             f"Authorization: Bearer {server.tokens[token]}",

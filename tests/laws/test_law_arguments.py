@@ -4,9 +4,10 @@ Each call either raises a LimpetError and writes nothing, or leaves a log that c
 found by introspection: a new one fails here until it has an example.
 """
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -250,8 +251,10 @@ async def perform(given: Any) -> None:
         async with given:
             pass
     elif isinstance(given, AsyncIterator):
-        async for _ in given:
-            break  # it may be endless
+        with suppress(TimeoutError):  # it may be endless, and have no item
+            async with asyncio.timeout(0.05):
+                async for _ in given:
+                    break
     elif inspect.isawaitable(given):
         await given
 
@@ -421,7 +424,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     "doctor": (Example({}, {"last": 5, "stuck": "10m"}),),
     "errors": (Example({}, {"run": None, "agent": None, "last": 5, "since": "1d", "cursor": None}),),
     "events": (Example({"run": "done", "after": 0}, {"follow": False}),),
-    "export": (Example({"run": "done", "path": "run.zip"}, {"with_handoffs": True}),),
+    "export": (Example({"run": "done", "path": "run.zip"}, {"with_handoffs": True, "by": "ann"}),),
     "fork": (
         Example(
             {"run": "done"},
@@ -615,7 +618,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
         ),
     ),
     "audit": (Example({}, {"who": "ann", "action": None, "outcome": None, "since": "1d", "limit": 5, "cursor": None}),),
-    "export_audit": (Example({"path": "audit.jsonl"}),),
+    "export_audit": (Example({"path": "audit.jsonl"}, {"by": "ann"}),),
     "revoke_token": (Example({"token": Made("token")}, {"by": "ann"}),),
     "tokens": (Example({}, {"limit": 5, "cursor": None}),),
     "task": (Example({"run": "done"}),),
@@ -631,6 +634,25 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     "value_piece": (Example({"run": "done", "blob": Made("blob")}, {"start": 0, "limit": 100, "raw": True}),),
     "verify": (Example({"run": "done"}), Example({}, {"heads": None, "pruned": None})),
     "workers": (Example({}),),
+    "watch_inbox": (Example({}, {"to": None, "after": "0", "caller": None}),),
+    "watch_replies": (Example({"run": "done"}, {"after": "0", "caller": None}),),
+    "watch_run": (Example({"run": "done"}, {"after": "0", "caller": None}),),
+    "watch_runs": (
+        Example(
+            {},
+            {
+                "status": ["completed"],
+                "agent": None,
+                "session": None,
+                "user": None,
+                "parent": None,
+                "labels": ["team=sales"],
+                "text": None,
+                "after": "0",
+                "caller": None,
+            },
+        ),
+    ),
 }
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from copy import copy
 from datetime import datetime
 from typing import Annotated, Any, Self, TypedDict, TypeVar, Unpack, overload
@@ -14,7 +14,7 @@ from limpet.engine.definitions.contracts import save_contracts
 from limpet.engine.execution.failures import hint_of
 from limpet.engine.execution.handle import Handle, Result
 from limpet.engine.execution.local_runs import LocalRun
-from limpet.engine.execution.views import EventView, RunInfo
+from limpet.engine.execution.views import RunInfo
 from limpet.engine.run.children import creation
 from limpet.engine.run.conversation import CHAT
 from limpet.engine.worker.change_listener import GONE, ChangeListener, Subscription
@@ -45,6 +45,7 @@ from limpet.service.api.inspection import Inspection
 from limpet.service.api.messages import Messages
 from limpet.service.api.requests import Requests
 from limpet.service.api.storage import Storage
+from limpet.service.api.streams import Streams
 from limpet.service.batch_agent import batch_agent
 from limpet.service.initial_state import GivenState, digest_of, initial_patch
 from limpet.service.notifier import notifier
@@ -53,7 +54,7 @@ from limpet.service.operation import By, InDoors, Param, Resource, command
 from limpet.service.prune import retention_duty
 from limpet.service.resolve import run_of
 from limpet.service.settings import Settings
-from limpet.service.views import Ended, event_views, read_end
+from limpet.service.views import Ended, read_end
 from limpet.service.wait_notices import WaitNotices
 from limpet.state import ENDED, AgentState
 from limpet.stores import Appended, Claimed, Create, Store, Taken
@@ -130,7 +131,9 @@ COMPARED = tuple(name for name in StartOptions.__annotations__ if name not in ("
 
 
 @checked
-class App(Control, Batches, Inspection, Requests, Forks, Messages, AllRuns, Fleet, Storage, AccessTokens, Auditing):
+class App(
+    Control, Batches, Inspection, Requests, Forks, Messages, AllRuns, Streams, Fleet, Storage, AccessTokens, Auditing
+):
     """Start, control and inspect the runs of one store.
 
     Created by `limpet.open`. Use it with `async with`, or `await` it and call `close()`.
@@ -234,6 +237,7 @@ class App(Control, Batches, Inspection, Requests, Forks, Messages, AllRuns, Flee
         if self._listener_task is not None:
             self._listener_task.cancel()
             self._listener_task = None
+        self._feed.close()
         await self.audit_log.drain()
         await self.store.close()
 
@@ -514,29 +518,6 @@ class App(Control, Batches, Inspection, Requests, Forks, Messages, AllRuns, Flee
             if cancel_timer is not None:
                 cancel_timer()
         return last
-
-    async def events(self, run: str, after: int = 0, *, follow: bool = True) -> AsyncIterator[EventView]:
-        """Yield the events of a run until it has ended. Without `follow`, only yield those that exist now."""
-        grown = asyncio.Event()
-        subscription = Subscription(run, lambda: after, lambda _: grown.set())
-        if follow and self._listener is not None:
-            self._listener.subscribe(subscription)
-        try:
-            while True:
-                row = await self.store.get(run)
-                async for event in self.store.log(run, after=after):
-                    after = event.seq
-                    [entry] = await event_views(self.store, [event])
-                    yield entry
-                if not follow or (row.status in ENDED and after >= row.seq):
-                    return
-                if after > row.seq:
-                    continue  # The log grew after the row was read, and may have ended, which would not wake this wait.
-                await grown.wait()
-                grown.clear()
-        finally:
-            if self._listener is not None:
-                self._listener.unsubscribe(subscription)
 
 
 def _duties(store: Store, worker: Worker) -> list[Duty]:

@@ -9,8 +9,8 @@ import asyncio
 import inspect
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, reduce
@@ -43,6 +43,7 @@ __all__ = [
     "ConversationId",
     "Cursor",
     "Door",
+    "FellBehind",
     "InDoors",
     "Last",
     "Limit",
@@ -59,6 +60,7 @@ __all__ = [
     "limpet_errors",
     "operations_of",
     "query",
+    "stream",
 ]
 
 lines = logging.getLogger("limpet")
@@ -69,6 +71,8 @@ ALL_DOORS: frozenset[Door] = frozenset({"python", "cli", "http", "mcp"})
 # Maximum number of items in a page, and of bytes in a result.
 MAX_ITEMS = 1000
 MAX_BYTES = 4_000_000
+# Items of a stream whose text is kept for other callers.
+MOST_RECENT = 1_000
 # Timeout of an operation, in seconds.
 TIMEOUT = 60
 # The largest integer that is exact in every language, JavaScript included.
@@ -77,6 +81,10 @@ MAX_INTEGER = 2**53 - 1
 FROM_REQUEST = ("by", "command_id")
 # The default of a parameter that has none.
 REQUIRED: Any = object()
+
+
+class FellBehind(Exception):
+    """A caller over HTTP did not take the items of a stream for too long: it has to reconnect."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +187,8 @@ class Operation:
     """Whether it may read much of a log, or of the store. Servers keep such work apart from the rest."""
     is_idempotent: bool = True
     is_destructive: bool = False
+    is_stream: bool = False
+    """Whether it is a query that yields items as they come, each with a cursor."""
     result: Any = None
     """Type of the result outside Python, where it differs."""
 
@@ -200,7 +210,8 @@ class Operation:
     @cached_property
     def result_type(self) -> Any:
         """Type of the result outside Python."""
-        return self.result or get_type_hints(self.function)["return"]
+        found = self.result or get_type_hints(self.function)["return"]
+        return get_args(found)[0] if self.is_stream else found
 
     @cached_property
     def _signature(self) -> Mapping[str, inspect.Parameter]:
@@ -309,6 +320,45 @@ class Operation:
             found.next = tenant_cursor(found.next, tenant)
         return await asyncio.to_thread(self.to_json, found)  # encoding a large result takes long
 
+    async def stream(
+        self, app: Any, arguments: Mapping[str, Any], *, who: Principal
+    ) -> AsyncGenerator[tuple[str, bytes], None]:
+        """Yield the items of a stream for an authenticated caller: each with its cursor, as redacted JSON text.
+
+        Raises LimpetError, and FellBehind if the caller did not take items for too long. An item that many callers get
+        is encoded once.
+        """
+        tenant = "" if who.tenant == TENANT else who.tenant
+        try:
+            checked = self._permitted(arguments, who, None)
+            if checked["after"] is not None:
+                checked["after"] = own_cursor(checked["after"], tenant, "after")
+        except LimpetError as error:
+            await self._audit(app, who, self._subject(arguments), error.code, None)
+            raise
+        await self._audit(app, who, self._subject(arguments), "done", None)
+        positional = [checked.pop(name) for name in list(checked) if self.is_positional(name)]
+        streaming: Any = self.function
+        async with aclosing(streaming(app, *positional, **checked)) as items:
+            async for item in items:
+                cursor = item.cursor if hasattr(item, "cursor") else str(item.seq)
+                yield tenant_cursor(cursor, tenant), self._encoded(item)
+
+    def _encoded(self, item: Any) -> bytes:
+        """Return an item of a stream as JSON text; the same object is encoded once."""
+        known = self._recent.get(id(item))
+        if known is not None and known[0] is item:
+            return known[1]
+        text = msgspec.json.encode(self.to_json(item))
+        self._recent[id(item)] = item, text
+        while len(self._recent) > MOST_RECENT:
+            self._recent.pop(next(iter(self._recent)))
+        return text
+
+    @cached_property
+    def _recent(self) -> dict[int, tuple[Any, bytes]]:
+        return {}
+
     def _permitted(self, arguments: Mapping[str, Any], who: Principal, command_id: str | None) -> dict[str, Any]:
         """Return the arguments of a caller, with what follows from the request. Raises NotPermitted."""
         check_permission(who, self.name, self.needs)
@@ -383,6 +433,12 @@ Needs = Permission | tuple[Permission, ...]
 def query(path: str | None, *, needs: Needs, **more: Any) -> Callable[[F], F]:
     """Declare a method as a query: it changes nothing."""
     return _declare(is_command=False, path=path, needs=_all(needs), **more)
+
+
+def stream(path: str, *, needs: Needs, **more: Any) -> Callable[[F], F]:
+    """Declare a method as a stream: it yields items as they come. It has a parameter `after`, a cursor."""
+    doors: frozenset[Door] = frozenset({"python", "http"})
+    return _declare(is_command=False, is_stream=True, path=path, needs=_all(needs), **{"doors": doors, **more})
 
 
 def command(path: str | None, *, needs: Needs, **more: Any) -> Callable[[F], F]:

@@ -43,11 +43,11 @@ def tenant_cursor(cursor: str, tenant: str) -> str:
     return f"{tenant}~{cursor}" if tenant else cursor
 
 
-def own_cursor(given: str, tenant: str) -> str:
+def own_cursor(given: str, tenant: str, path: str = "cursor") -> str:
     """Return the cursor that a tenant's caller got. Raises InvalidArgument for one of another tenant."""
     mark, is_marked, cursor = given.rpartition("~")
     if mark != tenant or bool(is_marked) != bool(tenant):
-        raise InvalidArgument(path="cursor", reason="is not a cursor of your tenant; pass `next` of the page before")
+        raise InvalidArgument(path=path, reason="is not a cursor of your tenant; pass one that you got")
     return cursor
 
 
@@ -55,6 +55,6 @@ def number_of(cursor: str | None) -> int | None:
     """Return the number that a cursor stands for. Raises InvalidArgument."""
     if cursor is None:
         return None
-    if not cursor.isdecimal() or len(cursor) > 18:
+    if not cursor.isdecimal() or not cursor.isascii() or len(cursor) > 18:
         raise InvalidArgument(path="cursor", reason=f"{cursor!r} is not a cursor; pass `next` of the page before")
     return int(cursor)

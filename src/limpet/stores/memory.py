@@ -37,7 +37,7 @@ from limpet.stores.rows import (
     TokenRow,
     WorkerRow,
 )
-from limpet.stores.search import row_contains
+from limpet.stores.search import row_matches
 from limpet.stores.writes import Extension, Op, Transact
 
 __all__ = ["MemoryBackend", "MemoryTables"]
@@ -334,7 +334,7 @@ class MemoryBackend:
     def _matching(self, where: RunFilter) -> list[RunRow]:
         with self._lock:
             rows = list(self._tables.streams.values())
-        return [row for row in rows if _matches(row, where)]
+        return [row for row in rows if row_matches(row, where)]
 
 
 class StoredBlob(NamedTuple):
@@ -755,27 +755,6 @@ class MemoryTables:
         length = len(rows)
         self.undo_steps.append(lambda: rows.__delitem__(slice(length, None)))
         rows.extend(new)
-
-
-def _matches(row: RunRow, where: RunFilter) -> bool:
-    wanted = (
-        (where.agent, row.agent),
-        (where.session, row.session),
-        (where.user, row.user),
-        (where.parent, row.parent),
-        (where.origin, row.origin),
-        (where.conversation, row.conversation),
-    )
-    return (
-        row.type == where.type
-        and (not where.status or row.status in where.status)
-        and (where.waits is None or any(wait.startswith(f"{where.waits}:") for wait in row.waits))
-        and all(want is None or want == have for want, have in wanted)
-        and where.labels.items() <= row.labels.items()
-        and (where.created_from is None or row.created >= where.created_from)
-        and (where.created_before is None or row.created < where.created_before)
-        and (where.text is None or row_contains(row, where.text))
-    )
 
 
 def _request_matches(row: RequestRow, where: RequestFilter) -> bool:

@@ -1,10 +1,32 @@
 """Text search in rows, where a database cannot do it."""
 
-from limpet.stores.rows import RunRow
+from limpet.stores.rows import RunFilter, RunRow
 
-__all__ = ["lowered", "row_contains"]
+__all__ = ["lowered", "row_contains", "row_matches"]
 
 _LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
+
+
+def row_matches(row: RunRow, where: RunFilter) -> bool:
+    """Return whether a row matches a filter."""
+    wanted = (
+        (where.agent, row.agent),
+        (where.session, row.session),
+        (where.user, row.user),
+        (where.parent, row.parent),
+        (where.origin, row.origin),
+        (where.conversation, row.conversation),
+    )
+    return (
+        row.type == where.type
+        and (not where.status or row.status in where.status)
+        and (where.waits is None or any(wait.startswith(f"{where.waits}:") for wait in row.waits))
+        and all(want is None or want == have for want, have in wanted)
+        and where.labels.items() <= row.labels.items()
+        and (where.created_from is None or row.created >= where.created_from)
+        and (where.created_before is None or row.created < where.created_before)
+        and (where.text is None or row_contains(row, where.text))
+    )
 
 
 def row_contains(row: RunRow, text: str) -> bool:

@@ -37,6 +37,7 @@ from limpet.service.tokens import TENANT
 from limpet.web.access_log import AccessLog, note
 from limpet.web.callers import Auth, Callers
 from limpet.web.command_requests import EarlyReply, body_of, command_id_of, waiting_time
+from limpet.web.event_streams import EventStream, StreamLimits
 from limpet.web.guard import LOCAL, Guard, Places
 from limpet.web.health import Health
 from limpet.web.limits import RATE, RequestLimits
@@ -145,6 +146,7 @@ class _Served:
 
     def __init__(self, apps: Apps, limits: RequestLimits, public_url: str, stopping: asyncio.Event) -> None:
         self._apps, self._limits, self._public_url, self._stopping = apps, limits, public_url, stopping
+        self._streams = StreamLimits()
 
     def handlers(self, operations: Iterable[Operation]) -> dict[str, dict[str, Handler]]:
         """Return the handlers of all operations, by path and method."""
@@ -159,6 +161,8 @@ class _Served:
         async def handle(request: Request) -> Response:
             note(request.scope, operation=operation.name)
             try:
+                if operation.is_stream:
+                    return await self._stream(operation, request, lists)
                 return await self._answer(operation, request, lists)
             except EarlyReply as early:
                 note(request.scope, code=early.error.code)
@@ -171,19 +175,31 @@ class _Served:
 
         return handle
 
-    async def _answer(self, operation: Operation, request: Request, lists: Collection[str]) -> Response:
+    async def _stream(self, operation: Operation, request: Request, lists: Collection[str]) -> Response:
+        """Answer with a stream, which goes on after the last item that the client got."""
+        app, who = self._app_of(request)
+        async with self._limits.admitted(who):
+            given = _arguments(request, _query(request, lists))
+        if after := request.headers.get("last-event-id"):
+            given["after"] = after
+        return EventStream(operation.stream(app, given, who=who), who, self._streams, self._stopping)
+
+    def _app_of(self, request: Request) -> tuple[App, Principal]:
+        """Return the app of a request's caller, and the caller."""
         who: Principal = request.scope[PRINCIPAL]
-        app, path = self._apps[who.tenant or TENANT], request.path_params
+        app = self._apps[who.tenant or TENANT]
         if not app.is_open:
             raise StoreUnavailable(reason="the app is not open", fix=NOT_OPEN)
+        return app, who
+
+    async def _answer(self, operation: Operation, request: Request, lists: Collection[str]) -> Response:
+        app, who = self._app_of(request)
         async with self._limits.admitted(who):
-            given = await body_of(request) if operation.is_command else _query(request, lists)
-            for name in path.keys() & given.keys():
-                raise InvalidArgument(path=name, reason="already given in the path", fix="Leave it out there.")
+            given = _arguments(request, await body_of(request) if operation.is_command else _query(request, lists))
             wait = waiting_time(request.headers)
             key = command_id_of(request.headers, who, operation.name) if operation.is_command else None
             async with self._limits.turn(is_large=operation.is_large):
-                work = operation.run(app, {**given, **path}, who=who, command_id=key)
+                work = operation.run(app, given, who=who, command_id=key)
                 found = await (work if operation.is_command else _while_there(request, work))
             if wait and operation.result_type is RunInfo:
                 found = operation.to_json(await _while_there(request, self._ended(app, found["id"], wait)))
@@ -222,6 +238,13 @@ class _Limited:
         except (TooManyRequests, ServerBusy) as error:
             note(scope, code=error.code)
             await refused(error)(scope, receive, send)
+
+
+def _arguments(request: Request, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a request, with those in its path."""
+    for name in request.path_params.keys() & given.keys():
+        raise InvalidArgument(path=name, reason="already given in the path", fix="Leave it out there.")
+    return {**given, **request.path_params}
 
 
 def _query(request: Request, lists: Collection[str]) -> dict[str, Any]:

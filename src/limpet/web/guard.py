@@ -20,6 +20,7 @@ from limpet.service.app import App
 from limpet.service.tokens import TENANT
 from limpet.web.access_log import note
 from limpet.web.callers import Callers
+from limpet.web.event_streams import RECHECK
 from limpet.web.replies import refused
 
 __all__ = ["LOCAL", "Guard", "Places", "identified", "marked"]
@@ -38,7 +39,7 @@ HEADERS = {
 # What pages of allowed origins may send, and read.
 PREFLIGHT = {
     "access-control-allow-methods": "GET, HEAD, POST",
-    "access-control-allow-headers": "authorization, content-type, idempotency-key, prefer",
+    "access-control-allow-headers": "authorization, content-type, idempotency-key, last-event-id, prefer",
     "access-control-max-age": "600",
 }
 EXPOSED = "location, retry-after"
@@ -118,6 +119,12 @@ class Guard:
         who = await self._callers.find(token.strip(), address) if scheme.lower() == "bearer" else None
         if who is None:
             raise NotAuthenticated
+
+        async def recheck() -> Principal | None:
+            found = await self._callers.find(token.strip(), address)
+            return None if found is None else _at_door(scope, found)
+
+        scope[RECHECK] = recheck
         return identified(scope, who, self._apps[who.tenant or TENANT])
 
 
@@ -128,11 +135,16 @@ def address_of(scope: Scope) -> str:
 
 def identified(scope: Scope, who: Principal, app: App) -> Principal:
     """Return the caller of a request with their address, and record that they have authenticated."""
-    found = replace(who, door=who.door or "http", address=address_of(scope))
+    found = _at_door(scope, who)
     note(scope, who=found.name, tenant=found.tenant)
     if app.is_open:
         app.audit_trail.record_login(found)
     return found
+
+
+def _at_door(scope: Scope, who: Principal) -> Principal:
+    """Return a caller with the interface and the address of a request."""
+    return replace(who, door=who.door or "http", address=address_of(scope))
 
 
 def marked(send: Send, origin: str | None = None) -> Send:

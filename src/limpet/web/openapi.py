@@ -8,6 +8,7 @@ from limpet.engine.execution.views import RunInfo
 from limpet.service.json_views import VERSION, name_of, schemas
 from limpet.service.operation import Operation
 from limpet.service.page import Page
+from limpet.web.event_streams import MEDIA_TYPE
 from limpet.web.replies import PROBLEM
 
 __all__ = ["CREATING", "ROOT", "document"]
@@ -47,6 +48,17 @@ OF_COMMANDS: Mapping[int, str] = {
     410: "The request has expired.",
     413: "The body is larger than 4 MiB.",
     415: "The body is not JSON.",
+}
+STREAM = (
+    "Server-sent events. The data of a message is an item as JSON, its id the item's cursor. The last message is named "
+    "`end` if nothing follows, `resume` if the client should reconnect, and `error` with a problem."
+)
+RESUMING = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "required": False,
+    "description": "Cursor of the last item that the client got. It wins over `after`.",
+    "schema": {"type": "string", "examples": ["57"]},
 }
 KEY = {
     "name": "Idempotency-Key",
@@ -94,7 +106,9 @@ def _operation(operation: Operation) -> dict[str, Any]:
         "description": operation.description,
         "parameters": _parameters(operation),
         "responses": {
-            is_new: _content("What was asked for.", _schema_of(operation.result_type)),
+            is_new: _content("What was asked for.", _schema_of(operation.result_type))
+            if not operation.is_stream
+            else _content(STREAM, {"type": "string", "contentSchema": _schema_of(operation.result_type)}, MEDIA_TYPE),
             **_problems(operation),
         },
     }
@@ -143,6 +157,8 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
         for name, about in schema["properties"].items()
         if name in operation.in_path or not operation.is_command
     ]
+    if operation.is_stream:
+        found.append(RESUMING)
     if operation.is_command:
         found += [KEY, WAIT] if operation.result_type is RunInfo else [KEY]
     return found

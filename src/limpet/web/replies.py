@@ -10,7 +10,7 @@ from starlette.responses import Response
 from limpet import errors as e
 from limpet.service.json_values import error_json
 
-__all__ = ["PROBLEM", "STATUS", "answered", "refused", "status_of"]
+__all__ = ["PROBLEM", "STATUS", "answered", "problem_of", "refused", "status_of"]
 
 PROBLEM = "application/problem+json"
 TYPE = "urn:limpet:error:"
@@ -60,10 +60,10 @@ def status_of(error: e.LimpetError) -> int:
     return next(STATUS[each] for each in type(error).__mro__ if each in STATUS)
 
 
-def refused(error: e.LimpetError, status: int | None = None, headers: Mapping[str, str] | None = None) -> Response:
+def problem_of(error: e.LimpetError, status: int | None = None) -> dict[str, Any]:
     """Return an error as a problem, with the same code, facts and hint as in every interface."""
     status, told = status or status_of(error), error_json(error)
-    problem = {
+    return {
         "type": f"{TYPE}{error.code}",
         "title": HTTPStatus(status).phrase,
         "status": status,
@@ -72,6 +72,12 @@ def refused(error: e.LimpetError, status: int | None = None, headers: Mapping[st
         "facts": told["facts"],
         "hint": told["hint"],
     }
+
+
+def refused(error: e.LimpetError, status: int | None = None, headers: Mapping[str, str] | None = None) -> Response:
+    """Return an error as a response."""
+    status = status or status_of(error)
+    problem = problem_of(error, status)
     more = {"www-authenticate": "Bearer"} if status == 401 else {}
     if isinstance(error, e.TooManyRequests | e.ServerBusy):
         more["retry-after"] = str(error.seconds)

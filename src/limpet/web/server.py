@@ -17,6 +17,7 @@ from limpet.errors import InvalidArgument
 from limpet.service.access import PRINCIPAL
 from limpet.service.tokens import TENANT
 from limpet.web.api import Apps, Mounted, asgi, opened
+from limpet.web.event_streams import ABORT, STREAMING
 from limpet.web.guard import LOCAL
 from limpet.web.limits import RATE
 
@@ -104,7 +105,7 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection, or drop it if there are too many."""
         super().connection_made(transport)
-        if len(self.connections) > MOST:
+        if len(self.connections) > MOST and self._requesting() > MOST:
             transport.abort()
             return
         self._strangers[self] = None
@@ -121,6 +122,16 @@ class _Connection(H11Protocol):
         scope = cast("Mapping[str, object] | None", self.scope)  # None before the first request
         return scope is not None and PRINCIPAL in scope
 
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the last request on this connection is answered with a stream. Streams have a limit of their own."""
+        scope = cast("Mapping[str, object] | None", self.scope)
+        return scope is not None and STREAMING in scope
+
+    def _requesting(self) -> int:
+        """Return the number of connections without a stream."""
+        return sum(not (isinstance(each, _Connection) and each.is_streaming) for each in self.connections)
+
     def on_response_complete(self) -> None:
         """Go on with the next request."""
         if self.is_known:
@@ -130,6 +141,9 @@ class _Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Handle received bytes."""
         super().data_received(data)
+        scope = cast("dict[str, object] | None", self.scope)
+        if scope is not None:
+            scope[ABORT] = self.transport.abort
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:

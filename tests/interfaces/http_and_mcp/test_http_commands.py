@@ -19,7 +19,9 @@ from limpet.web import asgi
 from limpet.web.openapi import document
 from limpet.web.replies import status_of
 
-OPERATIONS = {name: each for name, each in operations_of(limpet.App).items() if "http" in each.doors}
+OPERATIONS = {
+    name: each for name, each in operations_of(limpet.App).items() if "http" in each.doors and not each.is_stream
+}
 PEOPLE = {role: limpet.Principal(name=f"{role}-ann", roles=(role,), door="http") for role in ROLES}
 
 

@@ -22,7 +22,9 @@ from limpet.service.operation import Operation, operations_of
 from limpet.service.tokens import _checksum
 from limpet.web import asgi
 
-OPERATIONS = {name: each for name, each in operations_of(limpet.App).items() if "http" in each.doors}
+OPERATIONS = {
+    name: each for name, each in operations_of(limpet.App).items() if "http" in each.doors and not each.is_stream
+}
 
 LOOK = {
     *("runs", "timeline", "lineage", "grants", "conversations", "sessions", "agents", "workers", "stats", "verify"),

@@ -8,6 +8,7 @@ from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.upgrades import Versions
 from limpet.engine.execution.local_runs import LocalRuns
 from limpet.engine.execution.principal import Principal
+from limpet.engine.execution.reply_pieces import ReplyPieces
 from limpet.engine.execution.views import EventView, RunInfo
 from limpet.errors import WrongState
 
@@ -123,21 +124,10 @@ class Handle(Generic[Out]):
 
         `after` is the sequence of an event to continue after, for a client that was disconnected.
         """
-        shown: dict[int, str] = {}
+        pieces = ReplyPieces()
         async for event in self._port.events(self.id, after, follow=True):
-            number, body = event.body.get("number", 0), event.body
-            if event.kind == "step.started" and body.get("kind") == "model":
-                shown[number] = ""
-            elif event.kind == "step.progressed" and body.get("partial") is not None:
-                shown.setdefault(number, "")  # a model called by a tool of the user, which reports partial results
-            payload = body.get("partial" if event.kind == "step.progressed" else "output")
-            if event.kind not in ("step.progressed", "step.completed") or number not in shown or payload is None:
-                continue
-            found = await self._port.value(payload)
-            text = found.get("text", "") if isinstance(found, dict) else found
-            if isinstance(text, str) and text.startswith(shown[number]) and text != shown[number]:
-                yield text[len(shown[number]) :]
-                shown[number] = text
+            if text := await pieces.piece_in(event, self._port.value):
+                yield text
 
     async def cancel(self, reason: str, *, by: Principal | str | None = None) -> None:
         """Cancel the run: running effects finish, and completed effects are undone. `by` is recorded."""

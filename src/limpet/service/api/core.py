@@ -19,6 +19,7 @@ from limpet.errors import InvalidArgument, NotFound, WrongCall, not_open
 from limpet.service.audit import AuditEvent, AuditLog
 from limpet.service.audit_trail import AuditTrail
 from limpet.service.conversations import Conversations
+from limpet.service.feed_reader import FeedReader
 from limpet.service.inbox import Inbox
 from limpet.service.resolve import run_of, suggest_agent
 from limpet.service.settings import Settings
@@ -47,6 +48,7 @@ class AppCore:
         self.audit_log = AuditLog(settings.store, settings.ids)
         self.audit_trail = AuditTrail(self.audit_log, settings.store, settings.clock)
         """Records who did what. Servers record the requests of their callers."""
+        self._feed = FeedReader(settings.store, settings.clock)
         self._loop: asyncio.AbstractEventLoop | None = None
         """Event loop on which the app was opened."""
 

@@ -1,18 +1,15 @@
 """Inspect runs: lists, reports, steps, events, states, differences, prompts and artifacts."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
-
-import msgspec
 
 from limpet.arguments import checked
 from limpet.context.slice import ContextSlice
 from limpet.engine.execution.views import EventView, Request, RunInfo, RunInput, WaitKind
 from limpet.engine.run.artifacts import read_whole
 from limpet.errors import InvalidArgument
-from limpet.events import Payload
 from limpet.journal import load
 from limpet.service import compare, diffs
 from limpet.service.api.core import AppCore
@@ -421,12 +418,6 @@ class Inspection(AppCore):
         and then cut; `bytes` is the size of the redacted text. A value above 16 MiB can only be read with `raw`.
         """
         return await value_piece(self.store, run, blob, start=start, limit=limit, raw=raw)
-
-    async def value(self, payload: Mapping[str, Any]) -> Any:
-        """Return the value of a payload in an event, as `log` and `events` show it, loading it from a blob if
-        necessary.
-        """
-        return await self.store.unpack(msgspec.convert(payload, Payload)) if "blob" in payload else payload.get("json")
 
 
 async def _newest(

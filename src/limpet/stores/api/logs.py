@@ -167,14 +167,20 @@ class Logs(Payloads):
         """Return whether a command with this id is in a run's log."""
         return any(known == command for _, known in await self._ask(lambda: self._backend.commands(run)))
 
+    async def rows(self, runs: Sequence[str]) -> dict[str, RunRow]:
+        """Return the rows of some streams; those that do not exist are omitted."""
+        return {row.id: reveal_row(self.codec, row) for row in await self._found(runs)}
+
     async def positions(self, runs: Sequence[str]) -> dict[str, LogPosition]:
         """Return the positions of some runs' logs; runs that do not exist are omitted."""
-        found = await self._ask(lambda: [self._backend.get(run) for run in runs])
         return {
             row.id: LogPosition(row.seq, row.fence, row.status, row.agent, row.agent_version)
-            for row in found
-            if row is not None
+            for row in await self._found(runs)
         }
+
+    async def _found(self, runs: Sequence[str]) -> list[RunRow]:
+        found = await self._ask(lambda: [self._backend.get(run) for run in runs])
+        return [row for row in found if row is not None]
 
     async def read(
         self, run: str, *, after: int = 0, before: int | None = None, limit: int = LARGEST_PAGE, backwards: bool = False

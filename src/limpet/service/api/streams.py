@@ -1,0 +1,294 @@
+"""Streams: the events of a run, pieces of model replies, and changes of runs and requests, as they happen.
+
+One reader of the store's feed serves all streams of a process. Each item has a cursor to go on from, after a cut
+connection, without a gap and without a repeat.
+"""
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import dropwhile, groupby
+from typing import Annotated, Any
+
+import msgspec
+
+from limpet.arguments import checked
+from limpet.engine.execution.reply_pieces import ReplyPieces
+from limpet.engine.execution.views import EventView, Request, RunInfo
+from limpet.errors import InvalidArgument
+from limpet.events import Payload
+from limpet.events import bodies as b
+from limpet.service.access import may
+from limpet.service.api.core import AppCore
+from limpet.service.api.run_filters import WithLabels, WithParent, WithSession, WithStatus, WithText, WithUser
+from limpet.service.batch_agent import OWN
+from limpet.service.feed_reader import PAGE, FeedItem, FeedPage
+from limpet.service.operation import AgentName, Caller, FellBehind, Param, RunId, stream
+from limpet.service.queries import labels_of, statuses_of
+from limpet.service.resolve import run_of
+from limpet.service.views import event_views, request_of, run_info
+from limpet.state import ENDED
+from limpet.stores import RequestFilter, RequestRow, RunFilter, RunRow
+from limpet.stores.api.base import LARGEST_PAGE
+from limpet.stores.projection import project
+from limpet.stores.search import row_matches
+from limpet.stores.transaction import request_of as request_id
+
+__all__ = ["ReplyPiece", "RequestChange", "RunChange", "Streams"]
+
+After = Annotated[
+    str | None,
+    Param(description="Go on after the item with this cursor. Over HTTP, the header Last-Event-ID does the same."),
+]
+Ended = b.RunCompleted | b.RunFailed | b.RunCancelled
+_ENDS = frozenset({"run.completed", "run.failed", "run.cancelled"})
+_REPLY_CURSOR = re.compile(r"([0-9]{1,18})((?:\.[0-9]{1,18}-[0-9]{1,18})*)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunChange:
+    """A run that has changed."""
+
+    cursor: str
+    """Pass it as `after` to go on from here."""
+    run: RunInfo
+    """The run as it is now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestChange:
+    """A request that was opened, escalated or closed."""
+
+    cursor: str
+    """Pass it as `after` to go on from here."""
+    id: str
+    """Request id."""
+    of: str
+    """The run that asks."""
+    status: str
+    """Status of the request as it is now, such as `open` or `approved`."""
+    request: Request | None
+    """The whole request while it is open."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplyPiece:
+    """New text of a model's reply."""
+
+    cursor: str
+    """Pass it as `after` to go on from here."""
+    step: int
+    """Number of the step that called the model."""
+    text: str
+    """The new text."""
+
+
+@checked
+class Streams(AppCore):
+    """Watch runs and requests."""
+
+    topic = "Watch"
+
+    @stream("/streams/runs/{run}", needs="payloads")
+    async def watch_run(self, run: RunId, /, *, after: After = None, caller: Caller = None) -> AsyncIterator[EventView]:
+        """Yield the events of a run, those that exist and then new ones, until the run has ended.
+
+        The cursor of an event is its `seq`.
+        """
+        async for event in self._events(run, _seq_of(after), may_catch_up=caller is None):
+            yield event
+
+    async def events(self, run: str, after: int = 0, *, follow: bool = True) -> AsyncIterator[EventView]:
+        """Yield the events of a run until it has ended. Without `follow`, only yield those that exist now."""
+        if follow and self._listener is not None:
+            async for event in self._events(run, after, may_catch_up=True):
+                yield event
+            return
+        await run_of(self.store, run)
+        async for found in self.store.log(run, after=after):
+            [event] = await event_views(self.store, [found])
+            yield event
+
+    async def _events(self, run: str, after: int, *, may_catch_up: bool) -> AsyncGenerator[EventView, None]:
+        listener = self._check_open()
+        while True:
+            async with self._feed.viewing(listener, run) as viewer:
+                row = await run_of(self.store, run)
+                async for found in self.store.log(run, after=after):
+                    after = found.seq
+                    [event] = await event_views(self.store, [found])
+                    yield event
+                if row.status in ENDED and after >= row.seq:
+                    return
+                is_whole = after <= row.seq  # else the run may have ended after its row was read
+                while is_whole and not viewer.is_behind:
+                    for item in await viewer.take():
+                        if item.event.seq <= after:
+                            continue
+                        after, is_whole = item.event.seq, item.event.kind not in _ENDS
+                        yield await item.view()
+                if viewer.is_behind and not may_catch_up:
+                    raise FellBehind
+
+    @stream("/streams/runs/{run}/replies", needs="payloads")
+    async def watch_replies(
+        self, run: RunId, /, *, after: After = None, caller: Caller = None
+    ) -> AsyncIterator[ReplyPiece]:
+        """Yield the text of a run's model replies in pieces, while the models write them, until the run has ended."""
+        seq, shown = _reply_place(after)
+        pieces = ReplyPieces(shown)
+        async for event in self._events(run, seq, may_catch_up=caller is None):
+            if text := await pieces.piece_in(event, self.value):
+                open_replies = "".join(f".{step}-{length}" for step, length in pieces.shown.items())
+                yield ReplyPiece(cursor=f"{event.seq}{open_replies}", step=event.body.get("number", 0), text=text)
+
+    async def value(self, payload: Mapping[str, Any]) -> Any:
+        """Return the value of a payload in an event, as `log` and `events` show it, loading it from a blob if
+        necessary.
+        """
+        return await self.store.unpack(msgspec.convert(payload, Payload)) if "blob" in payload else payload.get("json")
+
+    @stream("/streams/runs", needs="look")
+    async def watch_runs(  # noqa: PLR0913 - all by name, and few at a time
+        self,
+        *,
+        status: WithStatus = (),
+        agent: AgentName = None,
+        session: WithSession = None,
+        user: WithUser = None,
+        parent: WithParent = None,
+        labels: WithLabels = (),
+        text: WithText = None,
+        after: After = None,
+        caller: Caller = None,
+    ) -> AsyncIterator[RunChange]:
+        """Yield runs that change, as they are then. Every filter that is given must match. It never ends.
+
+        Several changes that are found together are one item. Runs of built-in agents are only included if `agent` names
+        them.
+        """
+        where = RunFilter(
+            status=statuses_of(status),
+            agent=agent,
+            session=session,
+            user=user,
+            parent=parent,
+            labels=labels_of(labels),
+            text=text,
+        )
+        async for page, items in self._pages(after, may_catch_up=caller is None):
+            changes = await page.once("changes", partial(self._changes, page))
+            for item in _last_of_each_run(items):
+                found = changes.get(item.event.run)
+                if found is None or (agent is None and found[0].agent.startswith(OWN)):
+                    continue
+                if row_matches(found[0], where):
+                    yield found[1] if found[1].cursor == item.cursor else replace(found[1], cursor=item.cursor)
+
+    async def _changes(self, page: FeedPage) -> dict[str, tuple[RunRow, RunChange]]:
+        """Return the runs with events in a page, as they are now."""
+        last = {item.event.run: item.cursor for item in page.items}
+        rows, fleet = await self.store.rows(list(last)), await self._live_workers()
+        return {
+            run: (row, RunChange(cursor=last[run], run=run_info(row, fleet.waits_for(row))))
+            for run, row in rows.items()
+            if row.type == "run"
+        }
+
+    @stream("/streams/inbox", needs=("payloads", "decide"))
+    async def watch_inbox(
+        self,
+        *,
+        to: Annotated[str | None, Param(description="Only for this person or group.", examples=["finance"])] = None,
+        after: After = None,
+        caller: Caller = None,
+    ) -> AsyncIterator[RequestChange]:
+        """Yield requests that are opened, escalated, decided, expired or withdrawn. It never ends.
+
+        A caller who may only decide requests gets those that they are asked.
+        """
+        only_for = None if caller is None or may(caller, "payloads") else caller
+        names = self._inbox.addressed(to, only_for)
+        async for page, items in self._pages(after, may_catch_up=caller is None):
+            for item in items:
+                for change in await page.once(f"requests:{item.cursor}", partial(self._requests_of, item)):
+                    if None in names or not set(names).isdisjoint(change[0].to):
+                        yield change[1]
+
+    async def _requests_of(self, item: FeedItem) -> list[tuple[RequestRow, RequestChange]]:
+        """Return the requests that an event changes, as they are now."""
+        body = self.store.decode(item.event)
+        changed = project(item.event, body).request
+        if changed is not None:
+            found = await self.store.requests(RequestFilter(id=request_id(changed), status=None), limit=1)
+        elif isinstance(body, Ended):
+            found = await self.store.requests(RequestFilter(run=item.event.run, status="withdrawn"), limit=LARGEST_PAGE)
+        else:
+            found = []
+        return [
+            (
+                row,
+                RequestChange(
+                    cursor=item.cursor,
+                    id=row.id,
+                    of=row.run,
+                    status=row.status,
+                    request=await request_of(self.store, row) if row.status == "open" else None,
+                ),
+            )
+            for row in found
+        ]
+
+    async def _pages(
+        self, after: str | None, *, may_catch_up: bool
+    ) -> AsyncGenerator[tuple[FeedPage, Sequence[FeedItem]], None]:
+        """Yield the feed after a cursor, or from now on. Events of one run come in the order of its log."""
+        listener = self._check_open()
+        while True:
+            async with self._feed.viewing(listener) as viewer:
+                seen: dict[str, int] = {}
+                while after is not None and (found := await self.store.feed(after, limit=PAGE)).events:
+                    page = FeedPage(self.store, found.events, found.cursors)
+                    seen |= {event.run: event.seq for event in found.events}
+                    yield page, page.items
+                    after = found.next
+                after = after or viewer.cursor
+                while not viewer.is_behind:
+                    for page, items in _by_page(_unseen(await viewer.take(), seen)):
+                        yield page, items
+                        after = items[-1].cursor
+                if not may_catch_up:
+                    raise FellBehind
+
+
+def _unseen(items: Sequence[FeedItem], seen: dict[str, int]) -> list[FeedItem]:
+    """Return the items after those that were read from the store. Nothing that follows an unseen one was read."""
+    new = list(dropwhile(lambda item: item.event.seq <= seen.get(item.event.run, 0), items))
+    if new:
+        seen.clear()
+    return new
+
+
+def _by_page(items: Sequence[FeedItem]) -> Iterator[tuple[FeedPage, list[FeedItem]]]:
+    """Group items that were read together."""
+    return ((page, list(group)) for page, group in groupby(items, key=lambda item: item.page))
+
+
+def _last_of_each_run(items: Sequence[FeedItem]) -> list[FeedItem]:
+    """Return the last item of each run, in order."""
+    last = {item.event.run: place for place, item in enumerate(items)}
+    return [items[place] for place in sorted(last.values())]
+
+
+def _seq_of(cursor: str | None) -> int:
+    return _reply_place(cursor)[0]
+
+
+def _reply_place(cursor: str | None) -> tuple[int, dict[int, int]]:
+    """Return the event that a cursor stands for, and how much of the open replies was shown before it."""
+    found = _REPLY_CURSOR.fullmatch(cursor or "0")
+    if found is None:
+        raise InvalidArgument(path="after", reason=f"{cursor!r} is not a cursor; pass the one of an item")
+    shown = (each.split("-") for each in found[2].split(".")[1:])
+    return int(found[1]), {int(step): int(length) for step, length in shown}
