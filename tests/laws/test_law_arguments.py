@@ -1,7 +1,7 @@
 """Wrong values for every argument of every public method of Run and App.
 
 Each call either raises a LimpetError and writes nothing, or leaves a log that can be read. Methods and parameters are
-found by introspection: a new one fails here until it has an example. Without `--full`, every fifth call is made.
+found by introspection: a new one fails here until it has an example. Without `--full`, every eighth call is made.
 """
 
 import inspect
@@ -27,7 +27,7 @@ WRITTEN = "run.created", "run.claimed", "state.patched", "run.completed"
 # These outcomes are recorded: the call was valid, but did not succeed.
 RECORDED = limpet.StepFailed, limpet.Expired
 # Without --full, one of this many wrong calls is made.
-EVERY = 5
+EVERY = 8
 
 
 class Text(str):
@@ -222,7 +222,7 @@ def wrong_calls(example: Example) -> Iterator[tuple[str, list[Any], dict[str, An
 
 
 def chosen_calls(example: Example, first: int, *, full: bool) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
-    """Yield all wrong calls with --full, otherwise every fifth, so that each argument gets other wrong values."""
+    """Yield all wrong calls with --full, otherwise every eighth, so that each argument gets other wrong values."""
     return wrong_calls(example) if full else islice(wrong_calls(example), first % EVERY, None, EVERY)
 
 
