@@ -10,11 +10,15 @@ from hypothesis import settings
 from tests.servers.postgres import PostgresServer, drop_schema
 
 settings.register_profile("limpet", deadline=None)  # no test depends on time
-settings.load_profile("limpet")
+settings.register_profile("full", settings.get_profile("limpet"))
 
 
-def pytest_configure() -> None:
-    """Let the programs that tests start react to Ctrl-C, also if the tests run in the background of a shell."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose how many examples property tests make.
+
+    Let the programs that tests start react to Ctrl-C, also if the tests run in the background of a shell.
+    """
+    settings.load_profile("full" if config.getoption("--full") else "limpet")
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

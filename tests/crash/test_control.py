@@ -16,8 +16,8 @@ get_context("forkserver").set_forkserver_preload(["tests.crash.jobs", "tests.cra
 def places(store: str, last: int, *, full: bool) -> tuple[str, range]:
     """Return the unit in which places are counted, and the places at which a process is killed."""
     if store == "sqlite":
-        return "statements", range(1, last, 1 if full else 9)
-    return "queries", range(1, last, 2 if full else 12)
+        return "statements", range(1, last, 1 if full else 16)
+    return "queries", range(1, last, 2 if full else 19)
 
 
 async def kinds(app: limpet.App, run: str) -> Counter[str]:
@@ -76,7 +76,6 @@ async def test_a_batch_that_was_killed_at_any_place_sends_each_command_once(
 ) -> None:
     """The next worker goes on with the batch."""
     unit, found = places(store, 120, full=full)
-    found = found if full else found[::2]
     shared, kills = request.getfixturevalue("postgres_schema") if store == "postgres" else "", 0
     for place in found:
         url = shared or f"sqlite:///{tmp_path}/{place}.db"

@@ -16,16 +16,16 @@ from tests.servers.disk import ROOT, fill, run_on_faulty_disk, small_disk
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_runs_continue_after_any_failed_write_or_sync(tmp_path: Path, fault: str, full: bool) -> None:
-    """No space or an I/O error at each of up to 300 writes or syncs with --full, otherwise at 6."""
-    places = range(1, 301) if full else range(2, 76, 13) if fault != "fsync" else range(1, 22, 4)
+    """No space or an I/O error at each of up to 300 writes or syncs with --full, otherwise at 3."""
+    places = range(1, 301) if full else range(2, 76, 26) if fault != "fsync" else range(1, 22, 8)
     met = run_on_faulty_disk(tmp_path, "tests.crash.disk", "each", fault, places.start, places.stop, places.step)
     print(f"{fault}: {met.strip()} of {len(places)} were met")
     assert int(met) >= (12 if full else 3)
 
 
 def test_runs_continue_after_random_disk_failures(tmp_path: Path, full: bool) -> None:
-    """500 failures with --full, otherwise 30, under load."""
-    print(run_on_faulty_disk(tmp_path, "tests.crash.disk", "chance", 500 if full else 30))
+    """500 failures with --full, otherwise 15, under load."""
+    print(run_on_faulty_disk(tmp_path, "tests.crash.disk", "chance", 500 if full else 15))
 
 
 def test_nothing_is_acknowledged_between_a_failed_sync_and_the_next_full_sync(tmp_path: Path) -> None:

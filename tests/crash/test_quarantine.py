@@ -47,8 +47,7 @@ async def quarantines(app: limpet.App, run: str) -> list[int]:
 
 async def test_innocent_runs_complete_after_many_kills_of_their_worker(url: str, full: bool) -> None:
     """One worker with many runs is killed repeatedly; afterwards all complete, and each payment is made once."""
-    few = (60, 12) if url.startswith("sqlite") else (20, 4)
-    runs, kills = (300, 200) if full else few
+    runs, kills = (300, 200) if full else (20, 4)
     chance = random.Random(7)
     async with limpet.open(url, agents=AGENTS, worker=False) as app:
         await start_innocent_runs(app, url, runs)

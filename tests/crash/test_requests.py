@@ -224,8 +224,8 @@ async def test_every_outcome_of_a_request_is_reached_despite_kills(harness: Requ
 
 
 async def test_one_of_two_concurrent_answers_wins(harness: RequestHarness, full: bool) -> None:
-    """2,000 pairs from two processes with --full, otherwise 50. The loser's error names the winner."""
-    pairs, batch = (2000, 200) if full else (50, 50)
+    """2,000 pairs from two processes with --full, otherwise 20. The loser's error names the winner."""
+    pairs, batch = (2000, 200) if full else (20, 20)
     raced, names = agents_of("race")["raced"], ("ann", "bob")
     barrier = get_context("forkserver").Barrier(2)
     racers = [harness.process(race, barrier, name) for name in names]
@@ -327,13 +327,13 @@ async def test_a_handoff_killed_at_any_commit_is_continued(harness: RequestHarne
     async with harness.app(Shifted()) as app:
         answering = asyncio.create_task(NotifiedPerson(harness, app).answer_all())
         try:
-            ends = await run_cases(range(1, 80) if full else (5, 12, 19, 26), trial)
+            ends = await run_cases(range(1, 80) if full else (5, 19), trial)
         finally:
             answering.cancel()
             with suppress(asyncio.CancelledError):
                 await answering
     print(f"killed at {ends.count(KILLED)} places")
-    assert ends.count(KILLED) >= (50 if full else 4)
+    assert ends.count(KILLED) >= (50 if full else 2)
     assert not full or ends[-1] == 0  # no more places
 
 

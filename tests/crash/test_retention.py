@@ -22,7 +22,7 @@ from tests.crash.test_requests import KILLED, Process
 get_context("forkserver").set_forkserver_preload(["tests.crash.jobs", "tests.crash.agents", "tests.crash.retention"])
 
 # Places at which a worker is killed: every n-th database statement.
-STATEMENTS, SOME, ALL = 420, 41, 3
+STATEMENTS, SOME, ALL = 420, 61, 3
 FAMILIES = ("plain-0", "plain-1", "plain-2", "calls-0", "calls-1", "big-0", "big-1")
 KEPT = {"young", "asks", "forked", "forked-again"}
 

@@ -67,7 +67,7 @@ async def test_old_and_new_workers_complete_all_runs_together(
     url: str, tmp_path: Path, full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both run, send signals and are killed. Each effect happens once."""
-    runs, kills = (200, 40) if full else (40, 3)
+    runs, kills = (200, 40) if full else (20, 3)
     chance = random.Random(18)
     become_newer(monkeypatch.setitem)  # this process reads both versions
     fleet = Fleet(url, tmp_path)

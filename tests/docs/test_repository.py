@@ -4,6 +4,7 @@ import ast
 import os
 import re
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,13 @@ DOCS = [*PAGES_BY_HAND, *sorted((ROOT / "docs").rglob("*.md"))]
 def blocks(page: Path, language: str) -> list[str]:
     """Return the code blocks of a page."""
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@cache
+def nodes() -> list[tuple[Path, ast.AST]]:
+    """Return every node of the syntax trees of all source files, with its file."""
+    files = {path: ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "src").rglob("*.py")}
+    return [(path, node) for path, tree in files.items() for node in ast.walk(tree)]
 
 
 def run(*command: str, cwd: Path) -> str:
@@ -105,8 +113,7 @@ def test_python_files_contain_no_sql() -> None:
     )
     found = [
         f"{path.relative_to(ROOT)}: {node.value[:60]!r}"
-        for path in (ROOT / "src").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for path, node in nodes()
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and words.search(node.value)
         if "conformance" not in path.parts
     ]
@@ -131,11 +138,10 @@ def test_constraints_have_only_names_and_versions() -> None:
 
 def test_no_object_serialisation_is_imported() -> None:
     """Stored formats are JSON only."""
-    for path in (ROOT / "src").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [each.name for each in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
-            module = getattr(node, "module", None)
-            assert not {"pickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle"} & {*names, module}
+    for _, node in nodes():
+        names = [each.name for each in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        module = getattr(node, "module", None)
+        assert not {"pickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle"} & {*names, module}
 
 
 def test_the_example_of_own_writes_runs(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -10,9 +10,10 @@ from limpet.errors import Tampered
 from limpet.events import START, Event, seal, verify
 from limpet.events import bodies as b
 from tests.laws.logs import run_logs
+from tests.laws.values import law_settings
 
-few = settings(deadline=None, derandomize=True, max_examples=40)
-some = settings(deadline=None, derandomize=True, max_examples=100)
+few = law_settings(40)
+some = law_settings(100)
 
 
 def edits(event: Event) -> dict[str, Any]:

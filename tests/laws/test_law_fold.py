@@ -8,7 +8,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.errors import Tampered
@@ -17,11 +17,11 @@ from limpet.events import bodies as b
 from limpet.state import ENDED, Fold, RunState, fold
 from limpet.state.patch import Working
 from tests.laws.logs import run_logs
-from tests.laws.values import bodies
+from tests.laws.values import bodies, law_settings
 from tests.unit.event_logs import CLAIMED, CREATED, called, completed, decided, log, patched, returned, started
 
-some = settings(deadline=None, derandomize=True, max_examples=60)
-many = settings(deadline=None, derandomize=True, max_examples=100)
+some = law_settings(60)
+many = law_settings(100)
 
 
 def calls_during(work: Callable[[], object]) -> Counter[CodeType]:

@@ -1,14 +1,15 @@
 """Laws of the log view: it agrees with the fold, and the view of some steps is part of the view of all."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.events import Event
 from limpet.state import Fold, LogView, fold, step_of
 from limpet.state.log_view import SETTLED
 from tests.laws.logs import run_logs
+from tests.laws.values import law_settings
 
-some = settings(deadline=None, derandomize=True, max_examples=60)
+some = law_settings(60)
 
 
 def view_of(events: list[Event]) -> LogView:

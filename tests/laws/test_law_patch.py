@@ -1,7 +1,7 @@
 """Laws of patches: a diff leads from one state to the other, and a refused patch changes nothing."""
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.errors import InvalidPatch
@@ -9,10 +9,10 @@ from limpet.events import Artifact, Fact, PlanItem, Revision, StatePatch
 from limpet.events.values import encode
 from limpet.state import AgentState, apply, describe_patch, diff
 from limpet.state.patch import Working
-from tests.laws.values import agent_states, of_type
+from tests.laws.values import agent_states, law_settings, of_type
 
-some = settings(deadline=None, derandomize=True, max_examples=100)
-many = settings(deadline=None, derandomize=True, max_examples=250)
+some = law_settings(100)
+many = law_settings(250)
 
 _keys = st.lists(st.sampled_from(["a", "b", "c", "d", ""]), max_size=3).map(tuple)
 

@@ -7,17 +7,17 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.errors import DamagedEvent, InvalidValue, NewerVersion
 from limpet.events import KINDS, VOCABULARY, canonical, inline, parse
 from limpet.events import values as values_module
 from limpet.events.values import _check_whole, _is_strict_by_depth, _is_strict_each, encode
-from tests.laws.values import bodies, json_values
+from tests.laws.values import bodies, json_values, law_settings
 
-some = settings(deadline=None, derandomize=True, max_examples=100)
-many = settings(deadline=None, derandomize=True, max_examples=200)
+some = law_settings(100)
+many = law_settings(200)
 
 _without_floats = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**2048) + 1, 2**2048 - 1) | st.text(),
@@ -162,7 +162,7 @@ def outcome(check: Any, value: Any) -> Any:
 
 
 @pytest.mark.parametrize("large", [0, 1 << 30], ids=["by_depth", "each"])
-@settings(deadline=None, derandomize=True, max_examples=300)
+@law_settings(300)
 @given(value=_mixed())
 def test_the_fast_checks_refuse_what_the_walk_refuses(large: int, value: Any) -> None:
     """With the same place and reason."""

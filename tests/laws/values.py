@@ -5,13 +5,21 @@ from itertools import permutations, product
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from limpet.events import KINDS, Artifact, Constraints, Fact, Limits, Payload, canonical, inline
 from limpet.state import AgentState
 
-__all__ = ["agent_states", "bodies", "json_values", "of_type", "payloads"]
+__all__ = ["agent_states", "bodies", "json_values", "law_settings", "of_type", "payloads"]
+
+
+def law_settings(examples: int) -> settings:
+    """Return the settings of a law with this many examples with --full, and otherwise with a third, but at least 20."""
+    count = examples if settings.get_current_profile_name() == "full" else max(examples // 3, 20)
+    return settings(deadline=None, derandomize=True, max_examples=count)
+
 
 _leaves: st.SearchStrategy[Any] = st.one_of(
     st.none(),

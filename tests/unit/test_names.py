@@ -3,7 +3,7 @@
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import limpet
@@ -23,10 +23,11 @@ TWINS = {"sync.py", "events/bodies.py"}
 VAGUE = r"\b(somebody|nobody|whoever)\b"
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
+@cache
+def modules() -> list[tuple[str, ast.Module]]:
     """Each module of the package: its path, and its syntax tree."""
-    for path in sorted(SOURCE.rglob("*.py")):
-        yield str(path.relative_to(SOURCE)), ast.parse(path.read_text(encoding="utf-8"))
+    paths = sorted(SOURCE.rglob("*.py"))
+    return [(str(path.relative_to(SOURCE)), ast.parse(path.read_text(encoding="utf-8"))) for path in paths]
 
 
 def repeated(paths: list[str]) -> set[str]:

@@ -1,6 +1,7 @@
 """Hostile payloads are refused by the sender with a path, or arrive unchanged.
 
-With `--full`, every payload is sent to every agent by every route; otherwise each by one route per agent, in turn.
+With `--full`, every payload is sent to every agent by every route; otherwise each to every other agent by one route, in
+turn.
 """
 
 import asyncio
@@ -79,9 +80,9 @@ CONVERTED = ("id is a Colour", "id is a date", "id is a timedelta", "tags is a s
 
 def cases(target: str, route: str, *, full: bool) -> Iterator[Payload]:
     """Yield the payloads for this agent and route."""
-    first = ROUTES.index(route) + [*TARGETS].index(target)
+    first, every = ROUTES.index(route) + [*TARGETS].index(target), 2 * len(ROUTES)
     for place, payload in enumerate(payloads_of(target), first):
-        if (full or place % len(ROUTES) == 0) and not is_converted(target, payload):
+        if (full or place % every == 0) and not is_converted(target, payload):
             yield payload
 
 

@@ -63,8 +63,8 @@ def test_every_listed_outcome_is_reached(full: bool) -> None:
 async def test_requests_are_decided_once_in_a_database(
     store: str, count: int, full: bool, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """A few orders per kind and state, all in one store."""
+    """A few orders of every fourth kind and state, of all with `--full`, all in one store."""
     url = str(tmp_path / "orders.db") if store == "sqlite" else request.getfixturevalue("postgres_schema")
     wanted = count * 10 if full else count
-    cases = [case for group in GROUPS for case in choose(all_cases([group]), wanted)]
+    cases = [case for group in (GROUPS if full else GROUPS[::4]) for case in choose(all_cases([group]), wanted)]
     await run_cases(cases, backend_of(url), apart=False)

@@ -1,10 +1,9 @@
 """Foreign, damaged or hostile files are refused as bundles with InvalidBundle."""
 
 import zipfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -127,17 +126,16 @@ HARMFUL = [
 ]
 
 
-@pytest.mark.parametrize("read", [load, verify_bundle])
 @pytest.mark.parametrize("harm", HARMFUL)
-async def test_a_hostile_bundle_is_refused(
-    tmp_path: Path, harm: Callable[[Path], None], read: Callable[[Path], Awaitable[Any]]
-) -> None:
+async def test_a_hostile_bundle_is_refused(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     """A zip bomb, deeply nested JSON, a password, another compression or damage."""
     path = tmp_path / "run.zip"
     await export_run(path)
     harm(path)
     with pytest.raises(limpet.InvalidBundle):
-        await read(path)
+        await load(path)
+    with pytest.raises(limpet.InvalidBundle):
+        await verify_bundle(path)
 
 
 async def test_a_bundle_with_random_damage_raises_only_limpet_errors(tmp_path: Path, full: bool) -> None:

@@ -164,14 +164,14 @@ async def test_verify_finds_random_changes(
 ) -> None:
     """A thousand changes in the log and in derived rows: the error names the run, and only Tampered is raised.
 
-    An undetected change must not change any answer. Without --full, an eighth of the changes are made.
+    An undetected change must not change any answer. Without --full, a sixteenth of the changes are made.
     """
     before, runs = await read_everything(app), {run for _, run in await app.store.streams()}
     editor.run("DELETE FROM {counters} WHERE n = 0")  # equal to no counter
     for table in FROM_THE_LOG:
         editor.copy(table)
     chance, flips, unseen = RandomFlips(editor, seed=1), 0, list[Flip]()
-    while flips < (most if full else most // 8):
+    while flips < (most if full else most // 16):
         flip = chance.any()
         with editor.changed(flip.table):
             if not apply_flip(editor, flip):
@@ -313,14 +313,14 @@ async def test_a_damaged_blob_names_the_event_that_refers_to_it(app: App, editor
 async def test_a_damaged_snapshot_changes_no_answer(app: App, editor: SqliteRowEditor, full: bool) -> None:
     """States equal the fold of the log, and `verify` finds changes of all columns but time and padding bits.
 
-    Without --full, a quarter of the changes are made.
+    Without --full, an eighth of the changes are made.
     """
     editor.copy("snapshots")
     seqs = (8, 20, 51)
     before = [(await app.state("done", seq=seq)).whole for seq in seqs]
     chance = RandomFlips(editor, seed=4)
     flips = [chance.of("snapshots") for _ in range(100)] + [chance.in_column("snapshots", "data") for _ in range(300)]
-    for flip in flips if full else flips[::4]:
+    for flip in flips if full else flips[::8]:
         with editor.changed("snapshots"):
             if apply_flip(editor, flip):
                 assert [(await app.state("done", seq=seq)).whole for seq in seqs] == before, flip

@@ -1,6 +1,8 @@
 """Invalid arguments are refused by HTTP and MCP with the same error, before anything is read."""
 
 import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -71,9 +73,18 @@ async def url(request: pytest.FixtureRequest) -> str:
     return found
 
 
-def some(texts: list[Any], url: str, main: str, *, full: bool) -> list[Any]:
-    """Return all texts for the main store of an interface, and every fourth for the other. All with --full."""
-    return texts if full or url.startswith(main) else texts[::4]
+def cases(values: Sequence[Any], *, is_main: bool, full: bool) -> Iterator[tuple[Operation, str, Sequence[Any]]]:
+    """Yield each parameter of each operation with its values: all of them with --full.
+
+    Otherwise all go to the first operation that has a parameter of this name, and every sixth to the others, in turn.
+    A store that is not the main one of an interface gets a fourth of these.
+    """
+    seen: Counter[str] = Counter()
+    for question in OPERATIONS.values():
+        for name in question.parameters:
+            every = 1 if full else (6 if seen[name] else 1) * (1 if is_main else 4)
+            yield question, name, values[seen[name] % every :: every]
+            seen[name] += 1
 
 
 def needed(question: Operation) -> dict[str, Any]:
@@ -83,25 +94,24 @@ def needed(question: Operation) -> dict[str, Any]:
 
 async def test_http_answers_or_refuses_any_text_in_any_parameter(url: str, full: bool) -> None:
     """The status is 200, 404 or 422, or 403 for a parameter that needs a right; never 500."""
-    texts = some(TEXTS, url, "sqlite", full=full)
     async with (
         limpet.open(url, worker=False) as app,
         httpx.AsyncClient(
             transport=httpx.ASGITransport(asgi(app, auth=TOKEN, rate=1e9)), base_url="http://localhost", headers=GOOD
         ) as client,
     ):
+        for question, name, texts in cases(TEXTS, is_main=url.startswith("sqlite"), full=full):
+            for text in texts:
+                given = {**needed(question), name: text}
+                path = (question.path or "").format(
+                    **{each: quote(str(given[each]), safe="") for each in question.in_path}
+                )
+                query = {each: value for each, value in given.items() if each not in question.in_path}
+                answer = await client.get(f"/v1{path}", params=query)
+                known = (200, 404, 422, 403) if question.parameters[name].about.right else (200, 404, 422)
+                assert answer.status_code in known, (question.name, name, text, answer.text)
+                assert answer.status_code == 200 or answer.json()["hint"]
         for question in OPERATIONS.values():
-            for name in question.parameters:
-                for text in texts:
-                    given = {**needed(question), name: text}
-                    path = (question.path or "").format(
-                        **{each: quote(str(given[each]), safe="") for each in question.in_path}
-                    )
-                    query = {each: value for each, value in given.items() if each not in question.in_path}
-                    answer = await client.get(f"/v1{path}", params=query)
-                    known = (200, 404, 422, 403) if question.parameters[name].about.right else (200, 404, 422)
-                    assert answer.status_code in known, (question.name, name, text, answer.text)
-                    assert answer.status_code == 200 or answer.json()["hint"]
             twice = [(name, value) for name, value in needed(question).items() if name not in question.in_path]
             path = (question.path or "").format(**needed(question))
             for more in [("nobody_knows", "1"), *((each, "x") for each in question.in_path), *twice]:
@@ -111,15 +121,15 @@ async def test_http_answers_or_refuses_any_text_in_any_parameter(url: str, full:
 
 async def test_mcp_answers_or_refuses_any_value_in_any_parameter(url: str, full: bool) -> None:
     """The error has a hint that a model can read."""
-    values = some([*TEXTS, *VALUES], url, "postgres", full=full)
+    given = cases([*TEXTS, *VALUES], is_main=url.startswith("postgres"), full=full)
     async with limpet.open(url, worker=False) as app, Client(server_of({"main": app})) as client:
+        for question, name, values in given:
+            for value in values:
+                result = await client.call_tool(question.name, {**needed(question), name: value})
+                answer = json.loads(text_of(result))
+                assert not result.is_error or answer["code"] != "unexpected", (question.name, name, value, answer)
+                assert not result.is_error or answer["hint"]
         for question in OPERATIONS.values():
-            for name in question.parameters:
-                for value in values:
-                    result = await client.call_tool(question.name, {**needed(question), name: value})
-                    answer = json.loads(text_of(result))
-                    assert not result.is_error or answer["code"] != "unexpected", (question.name, name, value, answer)
-                    assert not result.is_error or answer["hint"]
             unknown = await client.call_tool(question.name, {**needed(question), "nobody_knows": 1})
             assert unknown.is_error
             assert json.loads(text_of(unknown))["facts"]["path"] == "nobody_knows"

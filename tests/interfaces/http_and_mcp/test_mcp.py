@@ -18,7 +18,7 @@ import limpet
 from limpet import testing
 from limpet.adapters.mcp import MCPTools
 from limpet.service.operation import operations_of
-from tests.interfaces.http_and_mcp.clients import SERVERS, TOKEN, call_json, fill, over_http, over_pipes
+from tests.interfaces.http_and_mcp.clients import SERVERS, TOKEN, call_json, fill, over_http
 from tests.servers import preloaded
 from tests.servers.preloaded import LIMPET
 
@@ -27,9 +27,10 @@ OPERATIONS = {name: each for name, each in operations_of(limpet.App).items() if 
 STATE = "state://agents/doors_support/tasks/refund-50"
 
 
-async def test_every_operation_is_a_read_only_tool(url: str, server: httpx.Client) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_every_operation_is_a_read_only_tool(server: httpx.Client, pipes: Client) -> None:
     """Over pipes and HTTP, with the newest protocol."""
-    async with over_pipes(url) as pipes, over_http(server) as http:
+    async with over_http(server) as http:
         for client in (pipes, http):
             assert client.protocol_version == "2026-07-28"
             assert client.server_info is not None
@@ -40,9 +41,10 @@ async def test_every_operation_is_a_read_only_tool(url: str, server: httpx.Clien
             assert all(each.input_schema["additionalProperties"] is False for each in tools)
 
 
-async def test_state_and_context_are_resources(url: str, server: httpx.Client) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_state_and_context_are_resources(server: httpx.Client, pipes: Client) -> None:
     """The address consists of names."""
-    async with over_pipes(url) as pipes, over_http(server) as http:
+    async with over_http(server) as http:
         for client in (pipes, http):
 
             async def read(address: str, client: Any = client) -> Any:

@@ -6,7 +6,9 @@ from itertools import product
 from typing import Any
 
 import httpx
+import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from mcp import Client
 
 import limpet
 from limpet.redaction import hide_secrets_in
@@ -18,6 +20,7 @@ from tests.interfaces.http_and_mcp.clients import call_json, fill, over_http, ov
 OPERATIONS = {name: each for name, each in operations_of(limpet.App).items() if "mcp" in each.doors}
 
 Given = dict[str, Any]
+in_one_loop = pytest.mark.asyncio(loop_scope="module")
 # Every operation: the call in Python, its command line arguments, and its parameters for the other interfaces.
 QUERIES: dict[str, tuple[Any, list[str], Given]] = {
     "runs": (
@@ -113,10 +116,11 @@ def test_every_operation_is_covered() -> None:
     assert QUERIES.keys() | {"artifact", "request", "value"} == OPERATIONS.keys()
 
 
-async def test_all_interfaces_return_the_same_results(url: str, server: httpx.Client) -> None:
+@in_one_loop
+async def test_all_interfaces_return_the_same_results(url: str, server: httpx.Client, pipes: Client) -> None:
     """Each result also fits the schema in the API description."""
     described = server.get("/openapi.json").json()
-    async with limpet.open(url, worker=False) as app, over_pipes(url) as pipes, over_http(server) as http:
+    async with limpet.open(url, worker=False) as app, over_http(server) as http:
         for name, (ask, words, given) in QUERIES.items():
             wanted = hide_secrets_in(as_json(await ask(app)))
             assert wanted or name == "workers", name  # the worker has stopped
@@ -140,11 +144,12 @@ def as_everywhere(answer: httpx.Response) -> Any:
     return {"code": found["code"], "message": found["detail"], "facts": found["facts"], "hint": found["hint"]}
 
 
-async def test_all_interfaces_return_the_same_context(url: str, server: httpx.Client) -> None:
+@in_one_loop
+async def test_all_interfaces_return_the_same_context(url: str, server: httpx.Client, pipes: Client) -> None:
     """At several points and sizes. A missing step raises the same error."""
     runs = ("refund-50", "refund-950", "talk-1", "talk-2", "letter-1")
     points: list[Given] = [{}, {"before": 1}, {"after": 1, "max_tokens": 60}, {"max_bytes": 200}]
-    async with limpet.open(url, worker=False) as app, over_pipes(url) as pipes, over_http(server) as http:
+    async with limpet.open(url, worker=False) as app, over_http(server) as http:
         for run, given in product(runs, points):
             said = as_everywhere(http_get(server, "context", {"run": run, **given}))
             try:
@@ -167,9 +172,10 @@ async def test_all_interfaces_return_the_same_context_on_postgres(postgres_schem
                 assert await call_json(pipes, "context", run=run, max_tokens=80) == wanted
 
 
-async def test_all_interfaces_show_the_same_request(url: str, server: httpx.Client) -> None:
+@in_one_loop
+async def test_all_interfaces_show_the_same_request(url: str, server: httpx.Client, pipes: Client) -> None:
     """Its id is random, so it is found in the inbox first."""
-    async with limpet.open(url, worker=False) as app, over_pipes(url) as pipes, over_http(server) as http:
+    async with limpet.open(url, worker=False) as app, over_http(server) as http:
         [asked] = await app.inbox(to="sales")
         wanted = hide_secrets_in(as_json(await app.request(asked.id)))
         assert wanted["decision"]["status"] == "open"
@@ -179,19 +185,19 @@ async def test_all_interfaces_show_the_same_request(url: str, server: httpx.Clie
         assert await to_thread(run_command, url, "request", [asked.id]) == wanted
 
 
-async def test_an_artifact_of_the_context_can_be_read_in_pieces(url: str, server: httpx.Client) -> None:
+@in_one_loop
+async def test_an_artifact_of_the_context_can_be_read_in_pieces(url: str, server: httpx.Client, pipes: Client) -> None:
     """The same pieces through every interface."""
     [about] = http_get(server, "context", {"run": "refund-50"}).json()["artifacts"]
     assert about["summary"] == "the letter of complaint"
     given = {"run": "refund-50", "artifact": about["artifact_id"]}
     text = ""
-    async with over_pipes(url) as pipes:
-        for start in (0, 90_000):
-            more: Given = {"start": start, "limit": 90_000}
-            piece = http_get(server, "artifact", {**given, **more}).json()
-            assert await call_json(pipes, "artifact", **given, **more) == piece
-            text += piece["text"]
-            assert piece["next"] == (90_000 if start == 0 else None)
+    for start in (0, 90_000):
+        more: Given = {"start": start, "limit": 90_000}
+        piece = http_get(server, "artifact", {**given, **more}).json()
+        assert await call_json(pipes, "artifact", **given, **more) == piece
+        text += piece["text"]
+        assert piece["next"] == (90_000 if start == 0 else None)
     assert text == "Der Brief.\n" * 9_000
     words = [*given.values()]
     printed = await to_thread(typing, "artifact", *words, "--url", url)
