@@ -127,7 +127,10 @@ if TYPE_CHECKING:
     from limpet.service.diffs import Diff as Diff
     from limpet.service.moments import Moment as Moment
     from limpet.service.moments import Point as Point
+    from limpet.service.notices import RunNotice as RunNotice
     from limpet.service.page import Page as Page
+    from limpet.service.people_channels import Email as Email
+    from limpet.service.people_channels import Slack as Slack
     from limpet.service.prompts import PromptView as PromptView
     from limpet.service.steps import StepInfo as StepInfo
     from limpet.service.webhooks import Webhook as Webhook
@@ -284,7 +287,12 @@ else:
             "Moment",
             "Point",
         ),
+        "limpet.service.notices": ("RunNotice",),
         "limpet.service.page": ("Page",),
+        "limpet.service.people_channels": (
+            "Email",
+            "Slack",
+        ),
         "limpet.service.prompts": ("PromptView",),
         "limpet.service.steps": ("StepInfo",),
         "limpet.service.webhooks": (

@@ -34,7 +34,8 @@ from limpet.policy.escalation import Escalate
 from limpet.policy.risk import Approvals
 from limpet.redaction import Redaction, add_patterns
 from limpet.service.app import App
-from limpet.service.settings import Channel, Settings
+from limpet.service.notices import Channel
+from limpet.service.settings import Settings
 from limpet.stores import Backend, Store
 from limpet.stores.cipher import MasterKeys
 from limpet.stores.memory import MemoryBackend
@@ -67,7 +68,8 @@ def open(
     - `agents`: the agents to serve. The worker also claims runs that an earlier process left unfinished.
     - `worker`: a `Worker` with settings, or False for no worker. LIMPET_WORKER=0 also means no worker.
     - `people`: members by group. If given, only the people to whom a request is addressed can decide it.
-    - `notify`: channels by name, which are notified of each request: a `Webhook`, or a function that takes the request.
+    - `notify`: channels by name, which are notified of each request: a `Webhook`, a `Slack` or `Email` channel, or a
+      function that takes the request. The first three can also be notified of runs.
     - `redact`: True, or LIMPET_REDACT=1, replaces credentials by placeholders before anything is recorded. A list of
       regular expressions adds to the built-in ones.
     """

@@ -23,7 +23,7 @@ from limpet.engine.worker.worker import Worker
 from limpet.errors import WrongCall, not_open
 from limpet.service.app import App as AsyncApp
 from limpet.service.app import RunOptions, StartOptions
-from limpet.service.settings import Channel
+from limpet.service.notices import Channel
 
 __all__ = ["App", "Handle", "Run", "open"]
 
@@ -312,6 +312,13 @@ class App:
     prompt = _blocking(AsyncApp.prompt)
     diff = _blocking(AsyncApp.diff)
     compare = _blocking(AsyncApp.compare)
+
+    # Watch
+
+    watch_run = _blocking_iterator(AsyncApp.watch_run)
+    watch_replies = _blocking_iterator(AsyncApp.watch_replies)
+    watch_runs = _blocking_iterator(AsyncApp.watch_runs)
+    watch_inbox = _blocking_iterator(AsyncApp.watch_inbox)
 
     # Fork and replay
 

@@ -131,7 +131,8 @@ PUBLIC = {
     ),
     "In tools": ("current", "Call", "idempotency_key", "Done", "NotApplied", "Permanent", "RetryAfter", "retry"),
     "Runs and requests": (
-        "Handle", "RunInfo", "StepInfo", "EventView", "Request", "Page", "Principal", "Webhook", "is_genuine",
+        "Handle", "RunInfo", "StepInfo", "EventView", "Request", "Page", "Principal", "Webhook", "Slack", "Email",
+        "RunNotice", "is_genuine",
     ),
     "Inspect": ("Moment", "Point", "Diff", "Comparison", "PromptView"),
     "Errors": tuple(errors.__all__),

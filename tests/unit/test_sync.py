@@ -80,6 +80,8 @@ def test_queries_forks_and_bundles_work(app: sync.App, tmp_path: Path) -> None:
     app.run(doubles, 21, id="d-1")
     assert [each.kind for each in app.events("d-1")] == [each.kind for each in app.log("d-1")]
     assert next(app.events("d-1")).kind == "run.created"
+    assert [each.seq for each in app.watch_run("d-1")] == [each.seq for each in app.log("d-1")]
+    assert next(app.watch_runs(after="0")).run.id == "d-1"
     assert app.state("d-1", before=1).step == 0
     assert [each.step.number for each in app.tool_calls("sync_double")] == [1]
     assert app.stats().runs == {"completed": 1}

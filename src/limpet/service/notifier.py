@@ -1,10 +1,11 @@
-"""The built-in agent that notifies a channel of a request: one run per request and channel, retried until it succeeds.
+"""The built-in agent that notifies a channel of a request or a run: one run per notice, retried until it succeeds.
 
-Its log contains the ids of the request and the channel. The URL and its secret stay in this process. Values that look
+Its log contains ids and the name of the channel. The URL and its secret stay in this process. Values that look
 like credentials are removed from the notification.
 """
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,14 +18,12 @@ from limpet.engine.execution.user_code import ThreadPool
 from limpet.engine.execution.views import Request
 from limpet.engine.run.run import Run
 from limpet.engine.waits.notifications import AGENT
-from limpet.events.values import encode
 from limpet.policy.retry import Retry
 from limpet.redaction import hide_secrets_in
-from limpet.service.json_values import as_json
-from limpet.service.settings import Channel
+from limpet.service.notices import Channel, NoticeChannel, RunNotice
 from limpet.service.views import request_of
-from limpet.service.webhooks import Webhook
 from limpet.stores import RequestFilter, Store
+from limpet.times import to_datetime
 
 __all__ = ["notifier"]
 
@@ -38,16 +37,18 @@ def notifier(store: Store, clock: Clock, name: str, channel: Channel) -> Agent[A
 
     threads = ThreadPool("limpet-notify")
 
-    async def deliver(request: str) -> str:
-        found = await _open(store, request)
+    async def deliver(notice: dict[str, Any]) -> str:
+        key = idempotency_key()
+        found = await (_open(store, notice["request"]) if "request" in notice else _run_notice(store, notice, key))
         if found is None:
-            return "already decided"
-        if isinstance(channel, Webhook):
-            body, key = encode(hide_secrets_in(as_json(found))), idempotency_key()
-            await threads.run(lambda: channel.deliver(body, key=key, now=clock.now()))
+            return "already decided" if "request" in notice else "deleted"
+        if isinstance(channel, NoticeChannel):
+            await threads.run(lambda: channel.send(found, key=key, now=clock.now()))
         else:
+            assert isinstance(found, Request), "a function is only told of requests"
+            request = found
             is_async = inspect.iscoroutinefunction(channel)
-            result = channel(found) if is_async else await threads.run(lambda: channel(found))
+            result = channel(request) if is_async else await threads.run(lambda: channel(request))
             if inspect.isawaitable(result):
                 await result
         return "sent"
@@ -55,7 +56,7 @@ def notifier(store: Store, clock: Clock, name: str, channel: Channel) -> Agent[A
     tool: Tool[..., Any, Any] = Tool(deliver, AGENT, Traits(effect="idempotent", retry=RETRY, timeout=TIMEOUT))
 
     async def notify(run: Run, notice: dict[str, Any]) -> str:
-        result: str = await run.step(tool, notice["request"])
+        result: str = await run.step(tool, notice)
         return result
 
     return Agent(notify, AGENT, AgentOptions(version=name))
@@ -65,3 +66,20 @@ async def _open(store: Store, request: str) -> Request | None:
     rows = await store.requests(RequestFilter(id=request))
     found = await request_of(store, rows[0]) if rows else None
     return None if found is None else replace(found, args=hide_secrets_in(dict(found.args)))
+
+
+async def _run_notice(store: Store, notice: Mapping[str, Any], key: str) -> RunNotice | None:
+    """Return a notice of a run, None if it was deleted since."""
+    row = (await store.rows([notice["run"]])).get(notice["run"])
+    if row is None:
+        return None
+    return RunNotice(
+        delivery=key,
+        what=notice["what"],
+        run=row.id,
+        agent=row.agent,
+        version=row.agent_version,
+        status=row.status,
+        waits_for=tuple(notice["waits_for"]),
+        time=to_datetime(row.time),
+    )

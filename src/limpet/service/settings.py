@@ -1,6 +1,6 @@
 """Settings of an app: its store, clock, worker and channels."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from limpet.clock import SECOND, Clock
@@ -8,17 +8,13 @@ from limpet.engine.definitions.agents import Agent
 from limpet.engine.execution.handle import Port
 from limpet.engine.execution.kit import Kit, ToolCaller
 from limpet.engine.execution.user_code import UserCode
-from limpet.engine.execution.views import Request
 from limpet.engine.worker.duties import Duty
 from limpet.engine.worker.worker import StoreClock, Timing, Worker, WorkerLoop
 from limpet.ids import Ids
-from limpet.service.webhooks import Webhook
+from limpet.service.notices import Channel, told_of
 from limpet.stores import Store
 
-__all__ = ["Channel", "Settings"]
-
-Channel = Webhook | Callable[[Request], object]
-"""Receives notifications of requests: a webhook, or a function that takes the request, async or not."""
+__all__ = ["Settings"]
 
 
 class Settings:
@@ -44,7 +40,7 @@ class Settings:
         self.people: Mapping[str, Sequence[str]] | None = None
         """Members by group. None: any person may decide any request."""
         self.channels: Mapping[str, Channel] = {}
-        """Channels that are notified of requests, by name."""
+        """Channels that are notified of requests and runs, by name."""
         self.interface = "python"
         """Name of the interface through which commands arrive."""
 
@@ -68,7 +64,7 @@ class Settings:
             silent_after=self.command_poll,
             backoffs=self.backoffs,
             port=port,
-            channels=tuple(self.channels),
+            channels={name: told_of(each) for name, each in self.channels.items()},
             parole=worker.parole,
         )
         return WorkerLoop(kit, agents, worker, time, self.timing, duties)

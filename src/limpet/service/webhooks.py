@@ -12,7 +12,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
@@ -21,8 +21,13 @@ from urllib.parse import SplitResult, quote, urlsplit
 
 from limpet.arguments import defining
 from limpet.clock import SECOND, Duration, microseconds
+from limpet.engine.execution.kit import NoticeKind
 from limpet.engine.steps.verdict import NotApplied, Permanent, RetryAfter
 from limpet.errors import DefinitionError
+from limpet.events.values import encode
+from limpet.redaction import hide_secrets_in
+from limpet.service.json_values import as_json
+from limpet.service.notices import Notice, NoticeChannel
 
 __all__ = ["Webhook", "is_genuine"]
 
@@ -57,11 +62,12 @@ _NOT_PUBLIC_4 = [
 
 
 @defining
-class Webhook:
-    """A URL that receives a signed POST for each request.
+class Webhook(NoticeChannel):
+    """A URL that receives a signed POST for each request, or for what `on` names.
 
-    `secret` signs the body; it needs at least 16 characters. `allow_private` allows http and addresses that are not
-    public, for development. `timeout` limits one delivery, up to an hour.
+    `on` has one or more of `asks` (a request), `waits` (a run waits for a person, a signal or an operator),
+    `completed`, `failed` and `cancelled`. `secret` signs the body; it needs at least 16 characters. `allow_private`
+    allows http and addresses that are not public, for development. `timeout` limits one delivery, up to an hour.
     """
 
     def __init__(
@@ -69,10 +75,12 @@ class Webhook:
         url: str,
         *,
         secret: str,
+        on: Sequence[NoticeKind] = ("asks",),
         allow_private: bool = False,
         timeout: Duration = "10s",
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(on)
         parts = _split(url)
         if parts.scheme == "http" and not allow_private:
             raise _invalid("http is not encrypted; use https, or pass allow_private=True for development")
@@ -94,6 +102,14 @@ class Webhook:
         """Show only the host: paths and queries of such URLs often contain a token."""
         return f"Webhook('{'https' if self._tls else 'http'}://{self._authority}/…')"
 
+    def send(self, notice: Notice, *, key: str, now: int) -> None:
+        """Post a notice once, and return if the receiver accepted it."""
+        self.deliver(self._body(notice), key=key, now=now)
+
+    def _body(self, notice: Notice) -> bytes:
+        """Return a notice as redacted JSON."""
+        return encode(hide_secrets_in(as_json(notice)))
+
     def deliver(self, body: bytes, *, key: str, now: int) -> None:
         """Post a JSON body once, and return if the receiver accepted it.
 
@@ -102,8 +118,9 @@ class Webhook:
         retry safe.
         """
         over = self._ticks() + self._timeout
+        headers = {"Idempotency-Key": quote(key, safe=_SAFE.removeprefix("%")), **self._signed(body, now)}
         with self._connect(over) as sock:
-            status, retry_after = self._post(_Wire(sock, lambda: self._left(over)), body, key, now)
+            status, retry_after = self._post(_Wire(sock, lambda: self._left(over)), body, headers)
         if 200 <= status < 300:
             return
         wait = _seconds(retry_after, now) if status in (429, 503) else None
@@ -156,7 +173,11 @@ class Webhook:
     def _timed_out(self) -> TimeoutError:
         return TimeoutError(f"{self} took longer than {self._timeout:g} s")
 
-    def _post(self, wire: "_Wire", body: bytes, key: str, now: int) -> tuple[int, str]:
+    def _signed(self, body: bytes, now: int) -> dict[str, str]:
+        """Return the headers that prove where a body comes from."""
+        return {"Limpet-Signature": f"t={now // SECOND},v1={_sign(self._secret, str(now // SECOND), body)}"}
+
+    def _post(self, wire: "_Wire", body: bytes, more: Mapping[str, str]) -> tuple[int, str]:
         """Send the request; return the status of the response and its Retry-After header."""
         from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - slow to import
 
@@ -165,9 +186,8 @@ class Webhook:
             "Host": self._authority,
             "User-Agent": f"limpet/{version}",
             "Content-Type": "application/json",
-            "Idempotency-Key": quote(key, safe=_SAFE.removeprefix("%")),
-            "Limpet-Signature": f"t={now // SECOND},v1={_sign(self._secret, str(now // SECOND), body)}",
             "Connection": "close",
+            **more,
         }
         http = HTTPConnection(self._authority)
         http.sock, http.auto_open = wire, 0

@@ -1,8 +1,8 @@
 """Dependencies and settings that a worker shares with the runs that it drives."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 from limpet.clock import SECOND, Clock
 from limpet.engine.definitions.call_context import Call
@@ -13,7 +13,10 @@ from limpet.ids import Ids
 from limpet.policy.quarantine import PAROLE
 from limpet.stores import Store
 
-__all__ = ["Kit", "ToolCaller"]
+__all__ = ["Kit", "NoticeKind", "ToolCaller"]
+
+NoticeKind = Literal["asks", "waits", "completed", "failed", "cancelled"]
+"""What a channel can be notified of: a request, a run that waits for somebody outside, and how a run ended."""
 
 
 class ToolCaller(Protocol):
@@ -48,7 +51,7 @@ class Kit:
     """Whether to wait between attempts."""
     port: Port | None = None
     """Access to other runs for their handles."""
-    channels: tuple[str, ...] = ()
-    """Channels that notify people of requests."""
+    channels: Mapping[str, frozenset[NoticeKind]] = field(default_factory=dict)
+    """What each channel is notified of."""
     parole: tuple[int, ...] = PAROLE
     """Rest of a quarantined run before each retry, in microseconds."""

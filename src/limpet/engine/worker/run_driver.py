@@ -16,7 +16,7 @@ from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.call_context import enter_agent
 from limpet.engine.execution.execution import Execution, set_scope
 from limpet.engine.execution.failures import failure_of, was
-from limpet.engine.execution.kit import Kit
+from limpet.engine.execution.kit import Kit, NoticeKind
 from limpet.engine.execution.principal import sent_by_run
 from limpet.engine.execution.run_log import RunLog
 from limpet.engine.execution.user_code import wait_within
@@ -28,6 +28,7 @@ from limpet.engine.run.blocking import run_blocking
 from limpet.engine.run.conversation import USER, RunConversation
 from limpet.engine.run.run import Run
 from limpet.engine.steps.compensation import Compensation, effects_to_undo
+from limpet.engine.waits.notifications import run_notices
 from limpet.engine.waits.waits import Waits
 from limpet.errors import (
     ConnectionLost,
@@ -384,7 +385,13 @@ class RunDriver:
         """Park the run. Returns False if other events arrived first."""
         x.gate.hold()
         waiting = b.RunWaiting(waits=waits, wake=wake)
-        if await x.recorder.retry_store(lambda: x.journal.append_if_current(waiting, last_seen=last_seen)):
+        write = partial(
+            x.journal.append_if_current,
+            waiting,
+            last_seen=last_seen,
+            legs=run_notices(x, self._agent.name, "waits", waits),
+        )
+        if await x.recorder.retry_store(write):
             self.wake_at = wake
             self.log.info("waits for %s", ", ".join(map(str, waits)), step=x.journal.fold.step)
             return True
@@ -546,12 +553,13 @@ class RunDriver:
                     return
                 # A failed run may be resumed, and receive its messages then.
                 kept = () if isinstance(ended, b.RunFailed) else await self._unread_messages()
+                notices = run_notices(x, self._agent.name, _notice_of(ended))
                 write = partial(
                     x.journal.append_if_current,
                     ended,
                     last_seen=last_seen,
                     blobs=blobs,
-                    legs=(*self._return_to_parent(ended, outcome), *kept),
+                    legs=(*self._return_to_parent(ended, outcome), *kept, *notices),
                 )
                 if await x.recorder.retry_store(write):
                     self._note_end(ended, error, x.journal)
@@ -649,9 +657,10 @@ class RunDriver:
         flagged = b.RiskFlagged(flag=key, detail=why[:2000])
         waiting = b.RunWaiting(waits=(Wait(what="operator", key=key),), wake=wake)
         self.wake_at = wake
+        notices = run_notices(self._x, self._agent.name, "waits", waiting.waits)
         try:
             while not await self._x.recorder.retry_store(
-                partial(journal.append_if_current, flagged, waiting, last_seen=journal.last_seen)
+                partial(journal.append_if_current, flagged, waiting, last_seen=journal.last_seen, legs=notices)
             ):
                 if journal.fold.cancel is not None:
                     await self._cancel()
@@ -695,6 +704,16 @@ def _outcome_of(ended: Ended) -> Outcome:
             return "cancelled"
         case b.RunFailed():
             return "expired" if was(ended.failure, DeadlineExceeded) else "failed"
+
+
+def _notice_of(ended: Ended) -> NoticeKind:
+    match ended:
+        case b.RunCompleted():
+            return "completed"
+        case b.RunCancelled():
+            return "cancelled"
+        case b.RunFailed():
+            return "failed"
 
 
 def _call_of(error: BaseException | None, history: History) -> str | None:
