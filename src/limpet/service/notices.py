@@ -20,12 +20,12 @@ __all__ = ["Channel", "Notice", "NoticeChannel", "RunNotice", "told_of", "words_
 
 @dataclass(frozen=True, kw_only=True)
 class RunNotice:
-    """A run that has ended, or that waits for somebody outside."""
+    """A run that has ended, or that waits for people or programs outside."""
 
     delivery: str
     """Id of this notice; it is the same if the notice arrives again."""
     what: NoticeKind
-    """What happened: `waits`, `completed`, `failed` or `cancelled`."""
+    """The event: `waits`, `completed`, `failed` or `cancelled`."""
     run: str
     """Run id."""
     agent: str
@@ -35,7 +35,7 @@ class RunNotice:
     status: str
     """Status of the run when the notice was sent."""
     waits_for: tuple[str, ...]
-    """What the run waited for, such as `person:01j9x`."""
+    """The conditions that the run waited for, such as `person:01j9x`."""
     time: datetime
     """When it happened."""
 

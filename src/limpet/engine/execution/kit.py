@@ -16,7 +16,7 @@ from limpet.stores import Store
 __all__ = ["Kit", "NoticeKind", "ToolCaller"]
 
 NoticeKind = Literal["asks", "waits", "completed", "failed", "cancelled"]
-"""What a channel can be notified of: a request, a run that waits for somebody outside, and how a run ended."""
+"""Kinds of notices: a request, a run that waits for people or programs outside, and how a run ended."""
 
 
 class ToolCaller(Protocol):
@@ -52,6 +52,6 @@ class Kit:
     port: Port | None = None
     """Access to other runs for their handles."""
     channels: Mapping[str, frozenset[NoticeKind]] = field(default_factory=dict)
-    """What each channel is notified of."""
+    """The kinds of notices that each channel gets."""
     parole: tuple[int, ...] = PAROLE
     """Rest of a quarantined run before each retry, in microseconds."""

@@ -19,7 +19,7 @@ __all__ = ["AGENT", "BUILT_IN", "NotificationRuns", "notification_runs", "run_no
 BUILT_IN = "limpet."
 """Prefix of the names of built-in agents."""
 AGENT = f"{BUILT_IN}notify"
-# A run that waits for one of these continues only if somebody outside acts.
+# A run that waits for one of these continues only if a person or program outside acts.
 OUTSIDE = ("person", "signal", "operator")
 
 
@@ -59,7 +59,7 @@ def notification_runs(x: Execution, opened: b.RequestOpened, to: Sequence[str]) 
 
 
 def run_notices(x: Execution, agent: str, what: NoticeKind, waits: Sequence[Wait] = ()) -> tuple[Create, ...]:
-    """Return runs that tell channels how a run ended, or that it waits for somebody outside; one per channel."""
+    """Return runs that tell channels how a run ended, or that it waits for people or programs outside; one per channel."""
     is_told = what != "waits" or any(each.what in OUTSIDE for each in waits)
     if agent.startswith(BUILT_IN) or x.effects == "stub" or not is_told:
         return ()
