@@ -310,6 +310,15 @@ def test_the_example_of_a_service_runs(tmp_path: Path) -> None:
         assert output.splitlines() == ["not_authenticated", "completed Hello, Bob!"]
 
 
+def test_the_example_of_a_live_page_runs(tmp_path: Path) -> None:
+    """Each event of the run is a message, and the stream ends with the run."""
+    page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    assert "(../examples/live_page.py)" in page
+    for _ in range(2):
+        output = run(str(ROOT / "examples" / "live_page.py"), cwd=tmp_path)
+        assert output.splitlines() == ["200", "6 messages, the last: end"]
+
+
 async def test_the_example_of_a_model_test_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test of the first agent runs as the page shows it."""
     monkeypatch.setattr("limpet.engine.definitions.tools._tools", {})  # other tests have tools of these names

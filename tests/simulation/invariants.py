@@ -293,7 +293,7 @@ def isolation(seen: Seen, event: Event, body: Any, _: int) -> None:
         case b.StepStarted():
             assert not body.key or body.key.startswith(f"{seen.run}:step_{body.number}:"), f"unexpected key {body.key}"
             args = body.args.value()
-            own = seen.owns(args["n"]) if "n" in args else args["request"] == seen.run.split("-")[1]
+            own = seen.owns(args["n"]) if "n" in args else args["notice"]["request"] == seen.run.split("-")[1]
             assert own, f"arguments of another run: {args}"
             assert seen.solo < SOLO_DEATHS + seen.quarantines, f"a step starts after {seen.solo} deaths alone"
         case b.RunClaimed():

@@ -6,8 +6,7 @@ and reads what it missed from the log. So a slow viewer costs no memory, and del
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -110,24 +109,24 @@ class FeedReader:
         self._cursor = ""
         self._is_looking = False
 
-    @asynccontextmanager
-    async def viewing(self, listener: ChangeListener, run: str | None = None) -> AsyncIterator[FeedViewer]:
-        """Add a viewer of all events, or of those of one run, while the block runs."""
+    async def add(self, listener: ChangeListener, run: str | None = None) -> FeedViewer:
+        """Add a viewer of all events, or of those of one run. It must be removed again."""
         async with self._starting:
             if self._reading is None or self._reading.done():
                 self._cursor = await self._store.feed_end()
                 self._reading = asyncio.create_task(self._read(listener), name="limpet:feed")
             viewer = FeedViewer(self._cursor)
             self._viewers.setdefault(run, {})[viewer] = None
-        try:
-            yield viewer
-        finally:
-            others = self._viewers.get(run, {})
-            others.pop(viewer, None)
-            if not others:
-                self._viewers.pop(run, None)
-            if not self._viewers:
-                self.close()
+            return viewer
+
+    def remove(self, viewer: FeedViewer, run: str | None = None) -> None:
+        """Remove a viewer."""
+        others = self._viewers.get(run, {})
+        others.pop(viewer, None)
+        if not others:
+            self._viewers.pop(run, None)
+        if not self._viewers:
+            self.close()
 
     def close(self) -> None:
         """Stop reading."""

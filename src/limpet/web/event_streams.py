@@ -95,8 +95,8 @@ class EventStream(Response):
             tasks: list[asyncio.Future[Any]] = [first, leaving]
             try:
                 await asyncio.wait(tasks, timeout=FIRST, return_when=asyncio.FIRST_COMPLETED)
-                if first.done():
-                    first.result()  # raises the error of the request
+                if first.done() and isinstance(error := first.exception(), LimpetError):
+                    raise error  # of the request
                 await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
                 if scope["method"] == "HEAD":
                     await send({"type": "http.response.body"})
@@ -141,7 +141,11 @@ class EventStream(Response):
             if self._is_sending and loop.time() - self._begun > STALLED:
                 return b""
             if not self._is_sending and loop.time() - self._sent > SILENCE:
-                await self._send(COMMENT, send)
+                try:
+                    async with asyncio.timeout(STALLED):
+                        await self._send(COMMENT, send)
+                except TimeoutError:
+                    return b""
             if not await self._is_unchanged(scope):
                 return RESUME  # the next request is refused, or gets what the caller may see now
 

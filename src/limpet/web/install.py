@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from limpet.clock import SystemClock
+from limpet.clock import SECOND, SystemClock
 from limpet.engine.execution.principal import Principal
 from limpet.errors import AuthUnavailable, DefinitionError, LimpetError, NotAuthenticated
 from limpet.service.access import PRINCIPAL
@@ -20,6 +20,7 @@ from limpet.service.app import App
 from limpet.service.tokens import TENANT
 from limpet.web.access_log import note
 from limpet.web.api import Apps, opened, routed
+from limpet.web.event_streams import RECHECK
 from limpet.web.guard import Places, identified, marked
 from limpet.web.limits import RATE, RequestLimits
 from limpet.web.replies import refused
@@ -27,6 +28,8 @@ from limpet.web.replies import refused
 __all__ = ["install"]
 
 log = logging.getLogger("limpet")
+# Microseconds between two looks at the caller of a stream.
+EVERY = 10 * SECOND
 Identify = Callable[[Request], Principal | Awaitable[Principal | None] | None]
 
 
@@ -55,6 +58,25 @@ def install(
     service.router.lifespan_context = both
 
 
+class _Rechecked:
+    """Asks again who sends a request, for streams; not often, because the service's function may be slow."""
+
+    def __init__(self, identified: Callable[[Request], Awaitable[Principal]], scope: Scope) -> None:
+        self._identified, self._scope = identified, scope
+        self._who: Principal | None = scope[PRINCIPAL]
+        self._at = SystemClock().ticks()
+
+    async def find(self) -> Principal | None:
+        """Return the caller, None if it is not one any more."""
+        if SystemClock().ticks() - self._at > EVERY:
+            self._at = SystemClock().ticks()
+            try:
+                self._who = await self._identified(Request(self._scope))
+            except NotAuthenticated:
+                self._who = None
+        return self._who
+
+
 class _Identified:
     """Passes requests of identified callers on to an application."""
 
@@ -70,6 +92,7 @@ class _Identified:
         try:
             self._places.check_origin(scope, Headers(scope=scope))
             scope[PRINCIPAL] = await self._identified(Request(scope))
+            scope[RECHECK] = _Rechecked(self._identified, scope).find
         except LimpetError as error:
             note(scope, code=error.code)
             await refused(error)(scope, receive, marked(send))

@@ -136,7 +136,7 @@ async def test_a_run_is_started_answered_and_controlled(tmp_path: Path) -> None:
         again = await post(approver, f"/requests/{request['id']}/answer", 409, answer="blue")
         assert again["code"] == "already_answered"
         await post(operator, "/runs/r-1/signals/go", value="now")
-        done = await operator.post("/v1/runs/r-1/resume", json={}, headers={"prefer": "respond-async, wait=20"})
+        done = await operator.get("/v1/runs/r-1/info", headers={"prefer": "respond-async, wait=20"})
         assert (done.json()["status"], done.json()["output"]) == ("completed", "red now")
         assert (await post(operator, "/runs/r-1/cancel", 409, reason="late"))["code"] == "wrong_state"
         senders = {event.kind: event.body.get("by") async for event in (await app.get("r-1")).events()}

@@ -1,7 +1,9 @@
 """The API inside another application, which says who its callers are."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib import import_module
 from pathlib import Path
 
 import httpx
@@ -11,11 +13,17 @@ from starlette.requests import Request
 
 import limpet
 from limpet import web
+from limpet.web import event_streams
+
+LEFT: set[str] = set()
+"""Owners of sessions that have ended."""
 
 
 async def whose(request: Request) -> limpet.Principal | None:
     """Return the owner of a session cookie."""
     name = request.cookies.get("session")
+    if name in LEFT:
+        return None
     if name == "broken":
         raise RuntimeError("the database of sessions is away: password=hunter2222")
     return None if name is None else limpet.Principal(name=name, roles=("operator",), tenant=name.partition("@")[2])
@@ -72,6 +80,26 @@ async def test_callers_of_the_service_use_the_api(tmp_path: Path) -> None:
         assert (await client.get("/agents/nowhere", headers=ann)).json()["code"] == "not_found"
         assert (await client.get("/own")).json() == {"mine": True}
         assert (await client.get("/nowhere")).json() == {"detail": "Not Found"}
+
+
+async def test_streams_work_inside_another_application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream ends when its caller's session has ended."""
+    monkeypatch.setattr(import_module("limpet.web.install"), "EVERY", 0)
+    monkeypatch.setattr(event_streams, "RECHECKED", 0.05)
+    async with installed(tmp_path) as (app, client):
+        ann = {"cookie": "session=ann"}
+        await app.run(echo, "hi", id="r")
+        whole = (await client.get("/agents/v1/streams/runs/r", headers=ann)).text
+        assert whole.count("\nid: ") + 1 == len(await app.log("r"))
+        assert whole.endswith("\n\nevent: end\ndata: {}\n\n")
+        watching = asyncio.ensure_future(client.get("/agents/v1/streams/runs", headers=ann))
+        while not app._feed._viewers:
+            await asyncio.sleep(0)  # noqa: TID251 - an iteration of the loop
+        LEFT.add("ann")
+        try:
+            assert (await watching).text == "event: resume\ndata: {}\n\n"
+        finally:
+            LEFT.clear()
 
 
 async def test_others_are_refused(tmp_path: Path) -> None:

@@ -332,10 +332,10 @@ async def test_the_stream_of_a_revoked_token_ends() -> None:
 class Client:
     """A client of a stream, without a socket: it takes messages only while it is told to."""
 
-    def __init__(self, app: limpet.App, run: str) -> None:
+    def __init__(self, app: limpet.App, run: str, **more: str) -> None:
         self.takes, self.sent, self.is_dropped = asyncio.Event(), list[Any](), False
         self.stopping = asyncio.Event()
-        items = operations_of(limpet.App)["watch_run"].stream(app, {"run": run}, who=LOCAL)
+        items = operations_of(limpet.App)["watch_run"].stream(app, {"run": run, **more}, who=LOCAL)
         self._stream = event_streams.EventStream(items, LOCAL, event_streams.StreamLimits(), self.stopping)
         self.takes.set()
 
@@ -386,6 +386,21 @@ async def test_a_slow_viewer_is_told_to_resume(monkeypatch: pytest.MonkeyPatch) 
         assert await serving[0] == event_streams.RESUME
         seqs = [message["body"].split()[1] for message in slow.sent[1:-1]]
         assert seqs == [message["body"].split()[1] for message in quick.sent[1:-1]][: len(seqs)]
+
+
+async def test_a_viewer_that_is_behind_before_its_first_message_is_told_to_resume(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feed_reader, "MOST_WAITING", 0)
+    async with limpet.open("memory:", agents=[busy]) as app:
+        await app.start(busy, "hake", id="r1")
+        [*_, last] = await app.log("r1")
+        client = Client(app, "r1", after=str(last.seq))
+        serving = asyncio.ensure_future(client.run())
+        await until(lambda: "r1" in app._feed._viewers)
+        await app.signal("r1", "go", "x")
+        assert await serving == event_streams.RESUME
+        assert client.sent[0]["status"] == 200
 
 
 async def test_a_viewer_in_python_that_falls_behind_reads_on(monkeypatch: pytest.MonkeyPatch) -> None:

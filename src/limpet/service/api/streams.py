@@ -6,6 +6,7 @@ connection, without a gap and without a repeat.
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import dropwhile, groupby
@@ -96,14 +97,16 @@ class Streams(AppCore):
 
         The cursor of an event is its `seq`.
         """
-        async for event in self._events(run, _seq_of(after), may_catch_up=caller is None):
-            yield event
+        async with aclosing(self._events(run, _seq_of(after), may_catch_up=caller is None)) as events:
+            async for event in events:
+                yield event
 
     async def events(self, run: str, after: int = 0, *, follow: bool = True) -> AsyncIterator[EventView]:
         """Yield the events of a run until it has ended. Without `follow`, only yield those that exist now."""
         if follow and self._listener is not None:
-            async for event in self._events(run, after, may_catch_up=True):
-                yield event
+            async with aclosing(self._events(run, after, may_catch_up=True)) as events:
+                async for event in events:
+                    yield event
             return
         await run_of(self.store, run)
         async for found in self.store.log(run, after=after):
@@ -113,7 +116,8 @@ class Streams(AppCore):
     async def _events(self, run: str, after: int, *, may_catch_up: bool) -> AsyncGenerator[EventView, None]:
         listener = self._check_open()
         while True:
-            async with self._feed.viewing(listener, run) as viewer:
+            viewer = await self._feed.add(listener, run)
+            try:
                 row = await run_of(self.store, run)
                 async for found in self.store.log(run, after=after):
                     after = found.seq
@@ -128,8 +132,10 @@ class Streams(AppCore):
                             continue
                         after, is_whole = item.event.seq, item.event.kind not in _ENDS
                         yield await item.view()
-                if viewer.is_behind and not may_catch_up:
-                    raise FellBehind
+            finally:
+                self._feed.remove(viewer, run)
+            if viewer.is_behind and not may_catch_up:
+                raise FellBehind
 
     @stream("/streams/runs/{run}/replies", needs="payloads")
     async def watch_replies(
@@ -138,10 +144,11 @@ class Streams(AppCore):
         """Yield the text of a run's model replies in pieces, while the models write them, until the run has ended."""
         seq, shown = _reply_place(after)
         pieces = ReplyPieces(shown)
-        async for event in self._events(run, seq, may_catch_up=caller is None):
-            if text := await pieces.piece_in(event, self.value):
-                open_replies = "".join(f".{step}-{length}" for step, length in pieces.shown.items())
-                yield ReplyPiece(cursor=f"{event.seq}{open_replies}", step=event.body.get("number", 0), text=text)
+        async with aclosing(self._events(run, seq, may_catch_up=caller is None)) as events:
+            async for event in events:
+                if text := await pieces.piece_in(event, self.value):
+                    open_replies = "".join(f".{step}-{length}" for step, length in pieces.shown.items())
+                    yield ReplyPiece(cursor=f"{event.seq}{open_replies}", step=event.body.get("number", 0), text=text)
 
     async def value(self, payload: Mapping[str, Any]) -> Any:
         """Return the value of a payload in an event, as `log` and `events` show it, loading it from a blob if
@@ -177,14 +184,15 @@ class Streams(AppCore):
             labels=labels_of(labels),
             text=text,
         )
-        async for page, items in self._pages(after, may_catch_up=caller is None):
-            changes = await page.once("changes", partial(self._changes, page))
-            for item in _last_of_each_run(items):
-                found = changes.get(item.event.run)
-                if found is None or (agent is None and found[0].agent.startswith(OWN)):
-                    continue
-                if row_matches(found[0], where):
-                    yield found[1] if found[1].cursor == item.cursor else replace(found[1], cursor=item.cursor)
+        async with aclosing(self._pages(after, may_catch_up=caller is None)) as pages:
+            async for page, items in pages:
+                changes = await page.once("changes", partial(self._changes, page))
+                for item in _last_of_each_run(items):
+                    found = changes.get(item.event.run)
+                    if found is None or (agent is None and found[0].agent.startswith(OWN)):
+                        continue
+                    if row_matches(found[0], where):
+                        yield found[1] if found[1].cursor == item.cursor else replace(found[1], cursor=item.cursor)
 
     async def _changes(self, page: FeedPage) -> dict[str, tuple[RunRow, RunChange]]:
         """Return the runs with events in a page, as they are now."""
@@ -210,11 +218,12 @@ class Streams(AppCore):
         """
         only_for = None if caller is None or may(caller, "payloads") else caller
         names = self._inbox.addressed(to, only_for)
-        async for page, items in self._pages(after, may_catch_up=caller is None):
-            for item in items:
-                for change in await page.once(f"requests:{item.cursor}", partial(self._requests_of, item)):
-                    if None in names or not set(names).isdisjoint(change[0].to):
-                        yield change[1]
+        async with aclosing(self._pages(after, may_catch_up=caller is None)) as pages:
+            async for page, items in pages:
+                for item in items:
+                    for row, change in await page.once(f"requests:{item.cursor}", partial(self._requests_of, item)):
+                        if None in names or not set(names).isdisjoint(row.to):
+                            yield change
 
     async def _requests_of(self, item: FeedItem) -> list[tuple[RequestRow, RequestChange]]:
         """Return the requests that an event changes, as they are now."""
@@ -246,7 +255,8 @@ class Streams(AppCore):
         """Yield the feed after a cursor, or from now on. Events of one run come in the order of its log."""
         listener = self._check_open()
         while True:
-            async with self._feed.viewing(listener) as viewer:
+            viewer = await self._feed.add(listener)
+            try:
                 seen: dict[str, int] = {}
                 while after is not None and (found := await self.store.feed(after, limit=PAGE)).events:
                     page = FeedPage(self.store, found.events, found.cursors)
@@ -258,8 +268,10 @@ class Streams(AppCore):
                     for page, items in _by_page(_unseen(await viewer.take(), seen)):
                         yield page, items
                         after = items[-1].cursor
-                if not may_catch_up:
-                    raise FellBehind
+            finally:
+                self._feed.remove(viewer)
+            if not may_catch_up:
+                raise FellBehind
 
 
 def _unseen(items: Sequence[FeedItem], seen: dict[str, int]) -> list[FeedItem]:
