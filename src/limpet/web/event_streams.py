@@ -101,6 +101,7 @@ class EventStream(Response):
                 if scope["method"] == "HEAD":
                     await send({"type": "http.response.body"})
                     return
+                self._sent = asyncio.get_running_loop().time()
                 sending = asyncio.ensure_future(self._send_items(first, send))
                 ticking = asyncio.ensure_future(self._tick(scope, send))
                 tasks += [sending, ticking]
