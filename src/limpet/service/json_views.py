@@ -34,6 +34,7 @@ from limpet.service.error_records import ErrorInfo
 from limpet.service.family import Family
 from limpet.service.inbox import Decided, GrantInfo
 from limpet.service.moments import MomentJson
+from limpet.service.notices import RunNotice
 from limpet.service.pieces import ValuePiece
 from limpet.service.prompts import PromptView
 from limpet.service.prune import Pruned
@@ -43,6 +44,7 @@ from limpet.service.report import Report
 from limpet.service.request_records import RequestRecord
 from limpet.service.step_details import StepDetail
 from limpet.service.steps import StepInfo
+from limpet.service.stream_items import ReplyPiece, RequestChange, RunChange
 from limpet.service.timeline import TimelineRow
 from limpet.service.tokens import NewToken, TokenInfo
 from limpet.service.verify import Verified
@@ -93,6 +95,10 @@ VIEWS: Mapping[str, type] = {
     "an event of the audit log": AuditInfo,
     "an access token": TokenInfo,
     "a new access token": NewToken,
+    "a change of a run, in a stream": RunChange,
+    "a change of a request, in a stream": RequestChange,
+    "a piece of a model's reply, in a stream": ReplyPiece,
+    "a notice of a run": RunNotice,
 }
 # Names for types that are only data or would have the same name as another.
 _NAMES: Mapping[type, str] = {

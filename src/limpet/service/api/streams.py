@@ -7,7 +7,7 @@ connection, without a gap and without a repeat.
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import dropwhile, groupby
 from typing import Annotated, Any
@@ -16,7 +16,7 @@ import msgspec
 
 from limpet.arguments import checked
 from limpet.engine.execution.reply_pieces import ReplyPieces
-from limpet.engine.execution.views import EventView, Request, RunInfo
+from limpet.engine.execution.views import EventView
 from limpet.errors import InvalidArgument
 from limpet.events import Payload
 from limpet.events import bodies as b
@@ -28,6 +28,7 @@ from limpet.service.feed_reader import PAGE, FeedItem, FeedPage
 from limpet.service.operation import AgentName, Caller, FellBehind, Param, RunId, stream
 from limpet.service.queries import labels_of, statuses_of
 from limpet.service.resolve import run_of
+from limpet.service.stream_items import ReplyPiece, RequestChange, RunChange
 from limpet.service.views import event_views, request_of, run_info
 from limpet.state import ENDED
 from limpet.stores import RequestFilter, RequestRow, RunFilter, RunRow
@@ -36,7 +37,7 @@ from limpet.stores.projection import project
 from limpet.stores.search import row_matches
 from limpet.stores.transaction import request_of as request_id
 
-__all__ = ["ReplyPiece", "RequestChange", "RunChange", "Streams"]
+__all__ = ["Streams"]
 
 After = Annotated[
     str | None,
@@ -45,44 +46,6 @@ After = Annotated[
 Ended = b.RunCompleted | b.RunFailed | b.RunCancelled
 _ENDS = frozenset({"run.completed", "run.failed", "run.cancelled"})
 _REPLY_CURSOR = re.compile(r"([0-9]{1,18})((?:\.[0-9]{1,18}-[0-9]{1,18})*)")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunChange:
-    """A run that has changed."""
-
-    cursor: str
-    """Pass it as `after` to go on from here."""
-    run: RunInfo
-    """The run as it is now."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RequestChange:
-    """A request that was opened, escalated or closed."""
-
-    cursor: str
-    """Pass it as `after` to go on from here."""
-    id: str
-    """Request id."""
-    of: str
-    """The run that asks."""
-    status: str
-    """Status of the request as it is now, such as `open` or `approved`."""
-    request: Request | None
-    """The whole request while it is open."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReplyPiece:
-    """New text of a model's reply."""
-
-    cursor: str
-    """Pass it as `after` to go on from here."""
-    step: int
-    """Number of the step that called the model."""
-    text: str
-    """The new text."""
 
 
 @checked
@@ -241,7 +204,7 @@ class Streams(AppCore):
                 RequestChange(
                     cursor=item.cursor,
                     id=row.id,
-                    of=row.run,
+                    run=row.run,
                     status=row.status,
                     request=await request_of(self.store, row) if row.status == "open" else None,
                 ),
