@@ -26,8 +26,9 @@ def worker(run: limpet.sync.Run, user_input: str) -> str:
 
 def execute_task(app: limpet.sync.App, task_id: str, user_input: str) -> None:
     """Start the task, or resume it; a completed one is left alone."""
+    had_failed = task_id in [task.id for task in app.tasks(state="failed")]
     app.start(worker, user_input, id=task_id)
-    if app.task(task_id).state == "failed":
+    if had_failed:
         app.resume(task_id)
     for event in app.get(task_id).events():
         if event.kind == "run.waiting" and (waiting := app.inbox(run=task_id)):
