@@ -31,7 +31,7 @@ class Slack(Webhook):
         allow_private: bool = False,
         timeout: Duration = "10s",
     ) -> None:
-        # Slack does not check signatures: whoever has the URL may post.
+        # Slack checks no signature: the URL is the secret.
         super().__init__(url, secret="-" * MIN_SECRET, on=on, allow_private=allow_private, timeout=timeout)
 
     def __repr__(self) -> str:

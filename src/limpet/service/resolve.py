@@ -12,7 +12,7 @@ from limpet.errors import AlreadyAnswered, NotFound
 from limpet.service.views import not_a_run, request_of
 from limpet.stores import Place, RequestFilter, RequestRow, RunFilter, RunRow, Store
 from limpet.stores.api.base import LARGEST_PAGE
-from limpet.stores.search import row_contains
+from limpet.stores.search import row_matches
 
 __all__ = [
     "each_run",
@@ -94,7 +94,7 @@ async def updated_in(
 async def _matching_owner(store: Store, conversation: str, where: RunFilter) -> RunRow | None:
     """Return the run whose own conversation this is, if it matches."""
     owner = await owner_of(store, conversation)
-    return owner if owner is not None and _matches(owner, where) else None
+    return owner if owner is not None and row_matches(owner, where) else None
 
 
 async def _with_owner(
@@ -108,25 +108,6 @@ async def _with_owner(
         yield row
     if owner is not None:
         yield owner
-
-
-def _matches(row: RunRow, where: RunFilter) -> bool:
-    wanted = (
-        (where.agent, row.agent),
-        (where.session, row.session),
-        (where.user, row.user),
-        (where.parent, row.parent),
-        (where.origin, row.origin),
-    )
-    return (
-        (where.waits is None or any(each.startswith(f"{where.waits}:") for each in row.waits))
-        and (not where.status or row.status in where.status)
-        and all(each in (None, found) for each, found in wanted)
-        and where.labels.items() <= row.labels.items()
-        and (where.created_from is None or row.created >= where.created_from)
-        and (where.created_before is None or row.created < where.created_before)
-        and (where.text is None or row_contains(row, where.text))
-    )
 
 
 async def owner_of(store: Store, conversation: str) -> RunRow | None:

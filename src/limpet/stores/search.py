@@ -1,4 +1,4 @@
-"""Text search in rows, where a database cannot do it."""
+"""Filters and text search of rows, where a database cannot do it."""
 
 from limpet.stores.rows import RunFilter, RunRow
 

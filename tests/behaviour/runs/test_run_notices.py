@@ -30,7 +30,7 @@ class Kept(NoticeChannel):
 
     @property
     def told(self) -> list[tuple[str, str, str]]:
-        """What happened to which run, and its status."""
+        """Each notice of a run: its kind, the run, and its status."""
         return [(each.what, each.run, each.status) for _, each in self.got if isinstance(each, RunNotice)]
 
 

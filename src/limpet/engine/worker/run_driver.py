@@ -16,7 +16,7 @@ from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.call_context import enter_agent
 from limpet.engine.execution.execution import Execution, set_scope
 from limpet.engine.execution.failures import failure_of, was
-from limpet.engine.execution.kit import Kit, NoticeKind
+from limpet.engine.execution.kit import Kit
 from limpet.engine.execution.principal import sent_by_run
 from limpet.engine.execution.run_log import RunLog
 from limpet.engine.execution.user_code import wait_within
@@ -553,7 +553,7 @@ class RunDriver:
                     return
                 # A failed run may be resumed, and receive its messages then.
                 kept = () if isinstance(ended, b.RunFailed) else await self._unread_messages()
-                notices = run_notices(x, self._agent.name, _notice_of(ended))
+                notices = run_notices(x, self._agent.name, _ending_of(ended))
                 write = partial(
                     x.journal.append_if_current,
                     ended,
@@ -697,16 +697,12 @@ async def _is_quiet(x: Execution) -> bool:
 
 def _outcome_of(ended: Ended) -> Outcome:
     """Return the outcome of a run for the run that called it."""
-    match ended:
-        case b.RunCompleted():
-            return "completed"
-        case b.RunCancelled():
-            return "cancelled"
-        case b.RunFailed():
-            return "expired" if was(ended.failure, DeadlineExceeded) else "failed"
+    is_late = isinstance(ended, b.RunFailed) and was(ended.failure, DeadlineExceeded)
+    return "expired" if is_late else _ending_of(ended)
 
 
-def _notice_of(ended: Ended) -> NoticeKind:
+def _ending_of(ended: Ended) -> Literal["completed", "cancelled", "failed"]:
+    """Return the status with which a run ended."""
     match ended:
         case b.RunCompleted():
             return "completed"
