@@ -107,12 +107,18 @@ class Handle(Generic[Out]):
 Method = Callable[Concatenate[AsyncApp, P], Coroutine[Any, Any, T]]
 
 
+def _own(app: AsyncApp, method: Callable[..., Any]) -> Any:
+    """Return the method of this app, which may override the one of its class."""
+    return getattr(app, method.__name__)
+
+
 def _blocking(method: Method[P, T]) -> Callable[Concatenate["App", P], T]:
     """Return the blocking version of a method."""
 
     @wraps(method)
     def call(app: "App", /, *args: P.args, **named: P.kwargs) -> T:
-        return app.wait(lambda behind: method(behind, *args, **named))
+        found: T = app.wait(lambda behind: _own(behind, method)(*args, **named))
+        return found
 
     return call
 
@@ -122,7 +128,7 @@ def _blocking_handle(method: Method[P, AsyncHandle[Out]]) -> Callable[Concatenat
 
     @wraps(method)
     def call(app: "App", /, *args: P.args, **named: P.kwargs) -> Handle[Out]:
-        return Handle(app.wait(lambda behind: method(behind, *args, **named)), app)
+        return Handle(app.wait(lambda behind: _own(behind, method)(*args, **named)), app)
 
     return call
 
@@ -134,7 +140,7 @@ def _blocking_iterator(
 
     @wraps(method)
     def call(app: "App", /, *args: P.args, **named: P.kwargs) -> Iterator[T]:
-        return app.each(lambda behind: method(behind, *args, **named))
+        return app.each(lambda behind: _own(behind, method)(*args, **named))
 
     return call
 
@@ -290,6 +296,8 @@ class App:
 
     # Runs
 
+    find = _blocking(AsyncApp.find)
+    now = _blocking(AsyncApp.now)
     runs = _blocking(AsyncApp.runs)
     info = _blocking(AsyncApp.info)
     task = _blocking(AsyncApp.task)
@@ -315,6 +323,7 @@ class App:
 
     # Watch
 
+    replies = _blocking_iterator(AsyncApp.replies)
     watch_run = _blocking_iterator(AsyncApp.watch_run)
     watch_replies = _blocking_iterator(AsyncApp.watch_replies)
     watch_runs = _blocking_iterator(AsyncApp.watch_runs)
@@ -337,6 +346,7 @@ class App:
 
     # Access tokens
 
+    whoami = _blocking(AsyncApp.whoami)
     tokens = _blocking(AsyncApp.tokens)
     create_token = _blocking(AsyncApp.create_token)
     revoke_token = _blocking(AsyncApp.revoke_token)
@@ -358,7 +368,7 @@ class App:
     doctor = _blocking(AsyncApp.doctor)
 
 
-def open(
+def open(  # noqa: PLR0913 - all by name, and few at a time
     url: str | None = None,
     *,
     agents: Sequence[Agent[Any, Any]] = (),
@@ -366,6 +376,7 @@ def open(
     people: Mapping[str, Sequence[str]] | None = None,
     notify: Mapping[str, Channel] | None = None,
     redact: bool | Sequence[str | re.Pattern[str]] | None = None,
+    token: str | None = None,
 ) -> App:
     """Return an app for blocking code, which opens when it is entered. See `limpet.open` for the parameters."""
-    return App(open_app(url, agents=agents, worker=worker, people=people, notify=notify, redact=redact))
+    return App(open_app(url, agents=agents, worker=worker, people=people, notify=notify, redact=redact, token=token))

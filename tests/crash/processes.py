@@ -23,6 +23,12 @@ class Child:
         self._process.start()
         theirs.close()
 
+    @property
+    def pid(self) -> int:
+        """Id of the process."""
+        assert self._process.pid is not None
+        return self._process.pid
+
     def receive(self) -> Any:
         """Return the next message of the process; raises EOFError if it has ended."""
         return self.pipe.recv()

@@ -433,6 +433,13 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     "doctor": (Example({}, {"last": 5, "stuck": "10m"}),),
     "errors": (Example({}, {"run": None, "agent": None, "last": 5, "since": "1d", "cursor": None}),),
     "events": (Example({"run": "done", "after": 0}, {"follow": False}),),
+    "find": (
+        Example({"kind": "run", "given": "done"}),
+        Example({"kind": "artifact", "given": Made("artifact")}, {"run": "done"}),
+    ),
+    "now": (Example({}),),
+    "replies": (Example({"run": "done", "after": 0}),),
+    "whoami": (Example({}, {"caller": None}),),
     "export": (Example({"run": "done", "path": "run.zip"}, {"with_handoffs": True, "by": "ann"}),),
     "fork": (
         Example(

@@ -47,6 +47,7 @@ from limpet.service.api.requests import Requests
 from limpet.service.api.storage import Storage
 from limpet.service.api.streams import Streams
 from limpet.service.batch_agent import batch_agent
+from limpet.service.given_times import read_time
 from limpet.service.initial_state import GivenState, digest_of, initial_patch
 from limpet.service.notifier import notifier
 from limpet.service.once import agent_of, create_once
@@ -61,7 +62,7 @@ from limpet.stores import Appended, Claimed, Create, Store, Taken
 from limpet.stores.api.logs import LogPosition
 from limpet.stores.blobs import INLINE, MESSAGE_INLINE, Blob
 
-__all__ = ["App", "RunOptions", "StartOptions"]
+__all__ = ["App", "RunOptions", "StartOptions", "run_failed"]
 
 log = logging.getLogger("limpet")
 
@@ -111,7 +112,7 @@ class RunOptions(TypedDict, total=False):
     """Limits of this run, which replace those of its agent."""
     deadline: Annotated[
         datetime | Duration | None,
-        Param(description="Maximum time until the run ends, such as 2h.", examples=["2h"]),
+        Param(description="Maximum time until the run ends, such as 2h, or a time.", examples=["2h"]),
         InDoors(str | None),
     ]
     """A datetime with a time zone, or the time from the run's start. It replaces the agent's deadline."""
@@ -122,7 +123,9 @@ class RunOptions(TypedDict, total=False):
 class StartOptions(RunOptions, total=False):
     """Options of a new run, and its start time."""
 
-    at: Annotated[datetime | Duration | None, Param(description="Delay before the run starts."), InDoors(str | None)]
+    at: Annotated[
+        datetime | Duration | None, Param(description="Delay before the run starts, or a time."), InDoors(str | None)
+    ]
     """A datetime with a time zone, or the delay before the run starts. The default is now."""
 
 
@@ -315,6 +318,7 @@ class App(
         redaction = self.store.redaction
         plain = redaction.value(plain)
         packed, blobs = self.store.pack(plain, inline=MESSAGE_INLINE if how.get("conversation") else INLINE)
+        how = _with_times(how)
         at = how.get("at")
         begins = None if at is None else await self._time_of(at, "at")
         sender = self._principal(how.get("by")).sender
@@ -481,7 +485,7 @@ class App(
                 return Result(await self.store.unpack(output), output.versions)
             case seq, b.RunFailed() as failed:
                 cause = self.local_runs.of(run).error_at(seq)
-                raise _run_failed(run, failed, is_recorded=cause is None) from cause
+                raise run_failed(run, failed, is_recorded=cause is None) from cause
             case _, b.RunCancelled(reason=reason):
                 raise RunCancelled(run=run, reason=reason)
             case _:
@@ -520,11 +524,21 @@ class App(
         return last
 
 
+def _with_times(how: StartOptions) -> StartOptions:
+    """Return options whose texts that are times are read, so that a repeated start may have other ones."""
+    found = StartOptions(**how)
+    if (at := how.get("at")) is not None:
+        found["at"] = read_time(at, "at")
+    if (deadline := how.get("deadline")) is not None:
+        found["deadline"] = read_time(deadline, "deadline")
+    return found
+
+
 def _duties(store: Store, worker: Worker) -> list[Duty]:
     return [] if worker.keep is None else [retention_duty(store, worker.keep)]
 
 
-def _run_failed(run: str, failed: b.RunFailed, *, is_recorded: bool) -> RunFailed:
+def run_failed(run: str, failed: b.RunFailed, *, is_recorded: bool) -> RunFailed:
     """Return the error of a failed run. If its exception is only recorded, a note has the traceback."""
     failure = failed.failure
     error = RunFailed(

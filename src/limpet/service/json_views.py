@@ -46,7 +46,7 @@ from limpet.service.step_details import StepDetail
 from limpet.service.steps import StepInfo
 from limpet.service.stream_items import ReplyPiece, RequestChange, RunChange
 from limpet.service.timeline import TimelineRow
-from limpet.service.tokens import NewToken, TokenInfo
+from limpet.service.tokens import CallerInfo, NewToken, TokenInfo
 from limpet.service.verify import Verified
 from limpet.service.workers import AgentInfo, Stats, WorkerInfo
 from limpet.state import TaskRecord
@@ -93,6 +93,7 @@ VIEWS: Mapping[str, type] = {
     "a verification": Verified,
     "a deletion of runs": Pruned,
     "an event of the audit log": AuditInfo,
+    "a caller": CallerInfo,
     "an access token": TokenInfo,
     "a new access token": NewToken,
     "a change of a run, in a stream": RunChange,

@@ -37,9 +37,9 @@ from limpet.stores import Store
 from limpet.stores.fork_reads import StepRange
 from limpet.times import format_time, to_datetime, to_datetime_or_none
 
-__all__ = ["Moment", "MomentJson", "Point", "point", "state_after", "state_at", "used_by", "used_text"]
+__all__ = ["JSON", "Moment", "MomentJson", "Point", "point", "state_after", "state_at", "used_by", "used_text"]
 
-_JSON = codec_of(Any)
+JSON = codec_of(Any)
 # Steps that a moment shows, unless more are wanted.
 STEPS = 10
 _POINT = re.compile(r"(before|after|event):(\d{1,18})")
@@ -138,7 +138,7 @@ class Moment(State[Any]):
     def __init__(
         self, state: RunState, open_steps: tuple[StepInfo, ...], steps: Page[StepInfo], input: str = ""
     ) -> None:
-        super().__init__(state.working, _JSON)
+        super().__init__(state.working, JSON)
         self.run, self.status, self.seq = state.run, state.status, state.position.seq
         self.time = to_datetime(state.updated)
         """Time of the last event."""
@@ -151,8 +151,12 @@ class Moment(State[Any]):
         """Steps that were not settled, each with its attempts, errors and the time of the next attempt."""
         self.steps = steps
         """The newest settled steps, the newest first. `app.steps(..., seq=moment.seq)` has the others."""
-        self.whole = state
+        self._whole = state
+
+    @property
+    def whole(self) -> RunState:
         """The complete state that the log folds to."""
+        return self._whole
 
     @property
     def decisions(self) -> tuple[Chosen, ...]:

@@ -21,9 +21,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 
 from limpet.clock import Duration
-from limpet.engine.execution.handle import Handle
 from limpet.engine.execution.principal import Principal, Right
-from limpet.engine.execution.views import RunInfo
 from limpet.errors import InvalidArgument, LimpetError, NotPermitted, QueryTimeout, Unexpected
 from limpet.redaction import hide_secrets_in
 from limpet.service.access import LOCAL, Permission, check_permission, check_right
@@ -55,6 +53,7 @@ __all__ = [
     "RunId",
     "Since",
     "StepNumber",
+    "StreamStart",
     "Text",
     "command",
     "limpet_errors",
@@ -85,6 +84,13 @@ REQUIRED: Any = object()
 
 class FellBehind(Exception):
     """A caller over HTTP did not take the items of a stream for too long: it has to reconnect."""
+
+
+@dataclass(frozen=True)
+class StreamStart:
+    """The first item of a stream that begins now: where to go on if the connection is cut before the next one."""
+
+    cursor: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,8 +216,13 @@ class Operation:
     @cached_property
     def result_type(self) -> Any:
         """Type of the result outside Python."""
-        found = self.result or get_type_hints(self.function)["return"]
+        found = self.result or self.python_type
         return get_args(found)[0] if self.is_stream else found
+
+    @cached_property
+    def python_type(self) -> Any:
+        """Type that the method returns in Python."""
+        return get_type_hints(self.function)["return"]
 
     @cached_property
     def _signature(self) -> Mapping[str, inspect.Parameter]:
@@ -323,7 +334,8 @@ class Operation:
     async def stream(
         self, app: Any, arguments: Mapping[str, Any], *, who: Principal
     ) -> AsyncGenerator[tuple[str, bytes], None]:
-        """Yield the items of a stream for an authenticated caller: each with its cursor, as redacted JSON text.
+        """Yield the items of a stream for an authenticated caller: each with its cursor, as redacted JSON text. The
+        text is empty where the stream only says where it begins.
 
         Raises LimpetError, and FellBehind if the caller did not take items for too long. An item that many callers get
         is encoded once.
@@ -341,6 +353,9 @@ class Operation:
         streaming: Any = self.function
         async with aclosing(streaming(app, *positional, **checked)) as items:
             async for item in items:
+                if isinstance(item, StreamStart):
+                    yield tenant_cursor(item.cursor, tenant), b""
+                    continue
                 cursor = item.cursor if hasattr(item, "cursor") else str(item.seq)
                 yield tenant_cursor(cursor, tenant), self._encoded(item)
 
@@ -381,16 +396,9 @@ class Operation:
         return await self._call(app, self._checked(arguments, self.parameters))
 
     async def _call(self, app: Any, checked: dict[str, Any]) -> Any:
-        positional = [checked.pop(name) for name in list(checked) if self.is_positional(name)]
         with limpet_errors(self.name):
             async with asyncio.timeout(TIMEOUT):
-                method = getattr(type(app), self.function.__name__, self.function)
-                found = await method(app, *positional, **checked)
-                if self.result_type is RunInfo and not isinstance(found, RunInfo):
-                    found = await app.info(found.id if isinstance(found, Handle) else positional[0])
-                elif hasattr(self.result, "__dataclass_fields__") and not isinstance(found, self.result):
-                    found = self.result(found)
-        return found
+                return await app._operate(self, checked)
 
     def to_json(self, found: Any) -> Any:
         """Return a result as plain JSON, redacted and of limited size."""
@@ -502,9 +510,9 @@ def _limits(about: Param) -> dict[str, Any]:
 
 def _check_limits(name: str, value: int, about: Param) -> None:
     if about.ge is not None and value < about.ge:
-        raise InvalidArgument(path=name, reason=f"must be at least {about.ge}")
+        raise InvalidArgument(path=name, reason=f"must be at least {about.ge}, not {value}")
     if about.le is not None and value > about.le:
-        raise InvalidArgument(path=name, reason=f"must be at most {about.le}")
+        raise InvalidArgument(path=name, reason=f"must be at most {about.le}, not {value}")
 
 
 def _outside_python(hint: Any) -> Any:

@@ -4,7 +4,6 @@
 since="7d")`.
 """
 
-import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,6 +21,7 @@ from limpet.events import KINDS, AnyBody, Event, Payload
 from limpet.events import bodies as b
 from limpet.journal import load, load_step
 from limpet.service.error_records import ERRORS, REFUSALS, ErrorInfo, ErrorRecords
+from limpet.service.given_times import read_time
 from limpet.service.page import Page, number_of
 from limpet.service.resolve import run_of
 from limpet.service.steps import (
@@ -52,8 +52,6 @@ __all__ = [
 T = TypeVar("T")
 # Maximum difference between the clocks of the writers.
 SKEW = 300 * SECOND
-# The beginning of a time in ISO 8601; other text is a duration.
-_DATE = re.compile(r"\d{4}-")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,12 +141,7 @@ def place_of(cursor: str | None) -> Place | None:
 
 async def time_before(store: Store, given: Duration | datetime, path: str) -> int:
     """Return a time, or a duration before now, in microseconds. A text may be either."""
-    if isinstance(given, str) and _DATE.match(given):
-        try:
-            given = msgspec.convert(given, datetime)
-        except msgspec.ValidationError:
-            reason = f"{given!r} is not a time; pass one such as 2026-11-16T12:00:00Z"
-            raise InvalidArgument(path=path, reason=reason) from None
+    given = read_time(given, path)
     if isinstance(given, datetime):
         return to_microseconds(given, path)
     return await store.now() - microseconds(given)

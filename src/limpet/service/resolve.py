@@ -1,6 +1,6 @@
 """Find runs, requests, conversations and agents, by id or by a prefix of an id, and suggest similar ids."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -26,6 +26,7 @@ __all__ = [
     "runs_in",
     "suggest",
     "suggest_agent",
+    "unique_prefix",
     "updated_in",
 ]
 
@@ -132,12 +133,17 @@ async def find_run(store: Store, given: str) -> RunRow:
     except NotFound:
         pass
     found = [row async for row in each_run(store, RunFilter(text=given)) if row.id.startswith(given)]
-    first = min(found, key=lambda row: len(row.id), default=None)
-    if first is not None and all(row is first or row.id.startswith(f"{first.id}.") for row in found):
-        return first  # The others are named after it.
+    if (first := unique_prefix([row.id for row in found])) is not None:
+        return next(row for row in found if row.id == first)
     fix = "Pass more of the id: several runs begin with this." if found else ""
     known = [row.id for row in found] or await _similar_runs(store, given)
     raise suggest(NotFound(what="run", id=given, fix=fix), known)
+
+
+def unique_prefix(ids: Sequence[str]) -> str | None:
+    """Return the id that a prefix of all these ids stands for: the shortest one, if the others are named after it."""
+    first = min(ids, key=len, default=None)
+    return first if all(id == first or id.startswith(f"{first}.") for id in ids) else None
 
 
 async def find_conversation(store: Store, given: str) -> str:

@@ -22,6 +22,7 @@ from limpet.times import to_datetime, to_datetime_or_none
 
 __all__ = [
     "TENANT",
+    "CallerInfo",
     "NewToken",
     "ParsedToken",
     "TokenInfo",
@@ -51,6 +52,26 @@ REPEATED = (
     "The token was created, and its text cannot be shown again. Revoke it, and create another one with another key or "
     "command id."
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallerInfo:
+    """Who calls, and what they may do."""
+
+    name: str
+    """Name of the caller, which is recorded; empty on the same machine, where it is given with each command."""
+    kind: Literal["person", "service", "agent"]
+    """Kind of the caller."""
+    roles: tuple[Role, ...]
+    """Roles of the caller."""
+    rights: tuple[Right, ...]
+    """Rights beyond the roles."""
+    groups: tuple[str, ...]
+    """Groups of the caller, for requests to a group."""
+    tenant: str
+    """Tenant whose runs the caller sees."""
+    time: datetime
+    """Current time by the store's clock."""
 
 
 class ParsedToken(NamedTuple):

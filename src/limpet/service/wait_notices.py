@@ -26,7 +26,16 @@ from limpet.stores import RequestFilter, Store
 from limpet.stores.api.logs import LogPosition
 from limpet.times import format_time, to_datetime
 
-__all__ = ["OperatorWait", "WaitNotices", "decision_commands", "operator_wait"]
+__all__ = [
+    "OperatorWait",
+    "WaitNotices",
+    "decision_commands",
+    "operator_line",
+    "operator_wait",
+    "question_line",
+    "say_once",
+    "worker_line",
+]
 
 # Newest events that are searched for the reason of a wait.
 SEARCHED = 200
@@ -86,6 +95,32 @@ def decision_commands(request: Request) -> Iterator[str]:
         yield f"limpet answer {request.id}"
 
 
+def question_line(run: str, request: Request) -> str:
+    """Return the line for a run that asks a person."""
+    question = _first_sentences(request.question, MAX_TEXT)
+    call = f" {call_text(request.tool, dict(request.args))}" if request.tool else ""
+    return f'{run} asks "{question}"{call} (request {request.id}): {next(decision_commands(request))}'
+
+
+def operator_line(run: str, wait: OperatorWait) -> str:
+    """Return the line for a run that waits for an operator."""
+    advice = "" if wait.key == "paused" else "After fixing the cause: "
+    text = wait.text(run, most=MAX_TEXT)
+    return f"{text if text.endswith(('.', '…')) else f'{text}.'} {advice}limpet resume {run}"
+
+
+def worker_line(run: str, agent: str) -> str:
+    """Return the line for a run whose agent no worker serves."""
+    return f"no live worker serves {agent}, the agent of {run}: limpet worker MODULE:ATTRIBUTE"
+
+
+def say_once(line: str, local: LocalRun) -> None:
+    """Print a line on stderr, unless it was printed for this run."""
+    if line not in local.announced:
+        local.announced.add(line)
+        print(f"limpet: {hide_secrets(line)}", file=sys.stderr, flush=True)  # noqa: T201 - for the person who waits
+
+
 class WaitNotices:
     """Prints why a run waits, once for each reason, while a call waits for its result."""
 
@@ -126,18 +161,17 @@ class WaitNotices:
 
     async def _announce(self, run: str, wait: WaitsFor) -> None:
         line = await self._line(run, wait)
-        if line is not None and line not in self._local.announced:
-            self._local.announced.add(line)
-            print(f"limpet: {hide_secrets(line)}", file=sys.stderr, flush=True)  # noqa: T201 - for the person who waits
+        if line is not None:
+            say_once(line, self._local)
 
     async def _line(self, run: str, wait: WaitsFor) -> str | None:
         match wait.what:
             case "person":
                 return await self._question(run, wait.key)
             case "operator":
-                return await self._operator(run, wait.key)
+                return operator_line(run, await operator_wait(self._store, run, wait.key))
             case "worker":
-                return f"no live worker serves {wait.key}, the agent of {run}: limpet worker MODULE:ATTRIBUTE"
+                return worker_line(run, wait.key)
             case "run":
                 self._follow(wait.key)
                 return None
@@ -148,16 +182,7 @@ class WaitNotices:
         rows = await self._store.requests(RequestFilter(id=id))
         if not rows:
             return None  # decided meanwhile
-        request = await request_of(self._store, rows[0])
-        question = _first_sentences(request.question, MAX_TEXT)
-        call = f" {call_text(request.tool, dict(request.args))}" if request.tool else ""
-        return f'{run} asks "{question}"{call} (request {id}): {next(decision_commands(request))}'
-
-    async def _operator(self, run: str, key: str) -> str:
-        wait = await operator_wait(self._store, run, key)
-        advice = "" if key == "paused" else "After fixing the cause: "
-        text = wait.text(run, most=MAX_TEXT)
-        return f"{text if text.endswith(('.', '…')) else f'{text}.'} {advice}limpet resume {run}"
+        return question_line(run, await request_of(self._store, rows[0]))
 
     def _follow(self, run: str) -> None:
         """Also say why a run waits that the first one called."""

@@ -1,7 +1,8 @@
 """Server-sent events: a stream of items over one HTTP response.
 
-Each item is a message with its cursor as `id`, so that a client that was cut off goes on with `Last-Event-ID`. The last
-message has a name: `end` if there is nothing more, `resume` if the client should reconnect, and `error` with a problem.
+Each item is a message with its cursor as `id`, so that a client that was cut off goes on with `Last-Event-ID`. A stream
+that begins now first sends a cursor without an item. The last message has a name: `end` if there is nothing more,
+`resume` if the client should reconnect, and `error` with a problem.
 """
 
 import asyncio
@@ -121,7 +122,8 @@ class EventStream(Response):
             item = await first
             while item is not None:
                 cursor, text = item
-                await self._send(b"id: %s\ndata: %s\n\n" % (cursor.encode(), text), send)
+                data = b"data: %s\n" % text if text else b""
+                await self._send(b"id: %s\n%s\n" % (cursor.encode(), data), send)
                 item = await anext(self._items, None)
         except FellBehind:
             return RESUME

@@ -28,6 +28,7 @@ OPERATIONS = {
 
 LOOK = {
     *("runs", "timeline", "lineage", "grants", "conversations", "sessions", "agents", "workers", "stats", "verify"),
+    "whoami",
 }
 READ = {
     *("task", "tasks", "info", "show", "input", "steps", "step", "log", "state", "diff", "compare", "context"),
@@ -40,7 +41,7 @@ CONTROL = {
 MAY: Mapping[Role, set[str]] = {
     "viewer": LOOK,
     "operator": LOOK | READ | CONTROL,
-    "approver": {"inbox", "request", "answer", "approve", "reject"},
+    "approver": {"whoami", "inbox", "request", "answer", "approve", "reject"},
     "auditor": LOOK | READ | {"tokens", "audit"},
     "worker": set(),
     "admin": LOOK | {"doctor", "grant", "revoke", "prune", "tokens", "create_token", "revoke_token"},

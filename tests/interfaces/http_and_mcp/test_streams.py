@@ -3,13 +3,15 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import limpet
 from limpet import testing
@@ -97,8 +99,9 @@ class Viewer:
                 name, _, value = line.partition(": ")
                 if line and name:
                     fields[name] = value
-                elif fields:
-                    yield Message(fields.get("id", ""), fields.get("event", ""), json.loads(fields["data"]))
+                else:
+                    if "data" in fields:  # else it only says where the stream begins
+                        yield Message(fields.get("id", ""), fields.get("event", ""), json.loads(fields["data"]))
                     fields = {}
 
     async def take(self, path: str, count: int, after: str | None = None) -> list[Message]:
@@ -489,6 +492,101 @@ async def test_nothing_of_another_tenant_appears(tmp_path: Path) -> None:
             cursor = next(each.id for each in heard[other] if each.id and "run" in each.data)
             assert await viewers[name].refused("runs", **{"last-event-id": cursor}) == (422, "invalid_argument")
             assert await viewers[name].refused(f"runs/{words[other]}-1") == (404, "not_found")
+
+
+class Mixture(NamedTuple):
+    """Something that happens in one of two stores."""
+
+    tenant: str
+    what: str
+    cut_after: int
+    """Messages after which each stream of the tenant is cut, and goes on."""
+
+
+MIXTURES = st.lists(
+    st.builds(
+        Mixture,
+        st.sampled_from(["main", "acme"]),
+        st.sampled_from(["start", "ask", "answer", "cancel"]),
+        st.integers(1, 5),
+    ),
+    min_size=2,
+    max_size=8,
+)
+
+
+class MixedTenant:
+    """A tenant in a mixture: what its streams send, and what happens in its store."""
+
+    def __init__(self, app: limpet.App, viewer: Viewer, word: str) -> None:
+        self.app, self.viewer, self.word = app, viewer, word
+        self.heard: list[Message] = []
+        self.runs: list[str] = []
+        self.requests: list[str] = []
+        self.cut_after = 1
+
+    async def listen(self, path: str) -> None:
+        """Read a stream, in pieces: after each cut, it goes on."""
+        after = None
+        while True:
+            async with aclosing(self.viewer.read(path, after)) as messages:  # type: ignore[type-var]
+                count = 0
+                async for message in messages:
+                    self.heard.append(message)
+                    after, count = message.id, count + 1
+                    if count >= self.cut_after:
+                        break
+
+    async def do(self, what: str) -> None:
+        """Do something that the streams tell."""
+        if what in ("start", "ask"):
+            run = f"{self.word}-{len(self.runs)}"
+            self.runs.append(run)
+            await self.app.start(work, {"word": self.word, **({"to": "ann"} if what == "ask" else {})}, id=run)
+            if what == "ask":
+                self.requests.append(await asked(self.app, run))
+        elif what == "answer" and self.requests:
+            with suppress(limpet.AlreadyAnswered, limpet.WrongState):
+                await self.app.answer(self.requests[-1], True, by="ann")
+        elif what == "cancel" and self.runs:
+            with suppress(limpet.WrongState):
+                await self.app.cancel(self.runs[-1], reason=self.word)
+
+    @property
+    def told(self) -> set[str]:
+        """Ids of runs and requests that were heard."""
+        ids = {each.data.get("id") for each in self.heard}
+        return ids | {each.data["run"]["id"] for each in self.heard if isinstance(each.data.get("run"), dict)}
+
+
+async def mixed(folder: Path, steps: Sequence[Mixture]) -> None:
+    """Let things happen in two stores of one server, and look at what the streams of each send."""
+    async with served(folder, "acme") as server:
+        tenants = {
+            name: MixedTenant(server.apps[name], await server.viewer_of("ann", "operator", tenant=name), word)
+            for name, word in (("main", "pelican"), ("acme", "walrus"))
+        }
+        watching = [asyncio.ensure_future(each.listen(path)) for each in tenants.values() for path in ("runs", "inbox")]
+        for name in tenants:
+            await server.watched(2, name)
+        for step in steps:
+            tenants[step.tenant].cut_after = step.cut_after
+            await tenants[step.tenant].do(step.what)
+        for one, other in ((tenants["main"], tenants["acme"]), (tenants["acme"], tenants["main"])):
+            await until(lambda one=one: one.told >= {*one.runs, *one.requests})  # type: ignore[misc]
+            for run in one.runs:
+                one.heard += await one.viewer.take(f"runs/{run}", 3)
+            assert other.word not in json.dumps(one.heard)
+        for task in watching:
+            task.cancel()
+        await asyncio.wait(watching)
+
+
+@given(steps=MIXTURES)
+@settings(deadline=None, derandomize=True, max_examples=100 if settings.get_current_profile_name() == "full" else 8)
+def test_streams_of_tenants_never_mix(steps: list[Mixture], tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Whatever happens in both at the same time, and wherever connections are cut: each gets all of its own."""
+    asyncio.run(mixed(tmp_path_factory.mktemp("mixed"), steps))
 
 
 async def test_many_viewers_cost_one_read_of_the_feed_for_each_change(

@@ -1,6 +1,6 @@
 """Handle of a run, wherever it is driven. It uses a small port, which the service implements."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from limpet.clock import Duration
@@ -8,7 +8,6 @@ from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.upgrades import Versions
 from limpet.engine.execution.local_runs import LocalRuns
 from limpet.engine.execution.principal import Principal
-from limpet.engine.execution.reply_pieces import ReplyPieces
 from limpet.engine.execution.views import EventView, RunInfo
 from limpet.errors import WrongState
 
@@ -40,8 +39,8 @@ class Port(Protocol):
     def events(self, run: str, after: int, *, follow: bool) -> AsyncIterator[EventView]:
         """Return the events of a run."""
 
-    async def value(self, payload: Mapping[str, Any]) -> Any:
-        """Return the value of a payload in an event."""
+    def replies(self, run: str, after: int) -> AsyncIterator[str]:
+        """Return the text of a run's model replies in pieces."""
 
     async def cancel(self, run: str, /, *, reason: str, by: Principal | str | None = None) -> None:
         """Cancel a run."""
@@ -70,9 +69,9 @@ class ReadOnlyPort:
         """Return the events of a run."""
         return self._port.events(run, after, follow=follow)
 
-    async def value(self, payload: Mapping[str, Any]) -> Any:
-        """Return the value of a payload in an event."""
-        return await self._port.value(payload)
+    def replies(self, run: str, after: int) -> AsyncIterator[str]:
+        """Return the text of a run's model replies in pieces."""
+        return self._port.replies(run, after)
 
     async def cancel(self, run: str, /, *, reason: str, by: Principal | str | None = None) -> None:
         """Cancel a run that this one started. Raises WrongState for others."""
@@ -119,15 +118,12 @@ class Handle(Generic[Out]):
         """
         return self._port.events(self.id, after, follow=follow)
 
-    async def tokens(self, *, after: int = 0) -> AsyncIterator[str]:
+    def tokens(self, *, after: int = 0) -> AsyncIterator[str]:
         """Yield the text of the run's model replies in pieces, until the run has ended.
 
         `after` is the sequence of an event to continue after, for a client that was disconnected.
         """
-        pieces = ReplyPieces()
-        async for event in self._port.events(self.id, after, follow=True):
-            if text := await pieces.piece_in(event, self._port.value):
-                yield text
+        return self._port.replies(self.id, after)
 
     async def cancel(self, reason: str, *, by: Principal | str | None = None) -> None:
         """Cancel the run: running effects finish, and completed effects are undone. `by` is recorded."""

@@ -3,18 +3,31 @@
 import re
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from limpet.arguments import checked
 from limpet.clock import Duration
 from limpet.engine.execution.principal import Principal, Right, Role
 from limpet.errors import InvalidArgument, NotFound
 from limpet.ids import check_id
+from limpet.service.access import LOCAL, Permission
 from limpet.service.api.core import AppCore
 from limpet.service.audit import AuditEvent
-from limpet.service.operation import By, CommandId, Cursor, Door, InDoors, Limit, Param, command, query
+from limpet.service.operation import (
+    ALL_DOORS,
+    By,
+    Caller,
+    CommandId,
+    Cursor,
+    Door,
+    InDoors,
+    Limit,
+    Param,
+    command,
+    query,
+)
 from limpet.service.page import Page
-from limpet.service.tokens import TENANT, NewToken, TokenInfo, create_token, token_id, token_info
+from limpet.service.tokens import TENANT, CallerInfo, NewToken, TokenInfo, create_token, token_id, token_info
 from limpet.stores import TokenRow
 
 __all__ = ["AccessTokens"]
@@ -29,6 +42,20 @@ class AccessTokens(AppCore):
     """Manage access tokens."""
 
     topic = "Manage tokens"
+
+    @query("/whoami", needs=get_args(Permission), doors=ALL_DOORS - {"mcp"})
+    async def whoami(self, *, caller: Caller = None) -> CallerInfo:
+        """Show who calls: over HTTP, the owner of the token. On the same machine, a caller may do everything."""
+        who = caller or LOCAL
+        return CallerInfo(
+            name=who.name,
+            kind=who.kind,
+            roles=who.roles,
+            rights=who.rights,
+            groups=who.groups,
+            tenant=who.tenant or TENANT,
+            time=await self.now(),
+        )
 
     @query("/tokens", needs=("maintain", "audit"), doors=DOORS)
     async def tokens(self, *, limit: Limit = 50, cursor: Cursor = None) -> Page[TokenInfo]:
@@ -60,7 +87,7 @@ class AccessTokens(AppCore):
         ] = (),
         expires: Annotated[
             Duration | datetime | None,
-            Param(description="When the token expires, counted from now. Default: never.", examples=["90d"]),
+            Param(description="When the token expires: 90d from now, or a time. Default: never.", examples=["90d"]),
             InDoors(str | None),
         ] = None,
         tenant: Annotated[str | None, InDoors(None)] = None,

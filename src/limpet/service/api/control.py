@@ -74,7 +74,7 @@ class Control(AppCore):
         ] = None,
         deadline: Annotated[
             datetime | Duration | None,
-            Param(description="New deadline, counted from now.", examples=["2h"]),
+            Param(description="New deadline: 2h from now, or a time.", examples=["2h"]),
             InDoors(str | None),
         ] = None,
         because: Annotated[str, Param(description="Reason, which is recorded.")] = "",

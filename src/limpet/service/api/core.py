@@ -3,31 +3,36 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from limpet.arguments import checked
 from limpet.clock import Duration, microseconds, to_microseconds
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.contracts import find_agent
-from limpet.engine.execution.handle import Port
+from limpet.engine.execution.handle import Handle, Port
 from limpet.engine.execution.local_runs import LocalRuns
 from limpet.engine.execution.principal import Principal, principal_of
 from limpet.engine.execution.views import RunInfo
 from limpet.engine.worker.change_listener import ChangeListener
 from limpet.engine.worker.worker import StoreClock, WorkerLoop
-from limpet.errors import InvalidArgument, NotFound, WrongCall, not_open
+from limpet.errors import InvalidArgument, NotFound, not_open, other_loop
+from limpet.service.artifacts import find_artifact
 from limpet.service.audit import AuditEvent, AuditLog
 from limpet.service.audit_trail import AuditTrail
 from limpet.service.conversations import Conversations
 from limpet.service.feed_reader import FeedReader
+from limpet.service.given_times import read_time
 from limpet.service.inbox import Inbox
-from limpet.service.resolve import run_of, suggest_agent
+from limpet.service.resolve import find_conversation, find_request, find_run, run_of, suggest_agent
 from limpet.service.settings import Settings
 from limpet.service.views import run_info
 from limpet.service.workers import LiveWorkers, live_workers
 from limpet.stores import RunRow, Store
+from limpet.times import to_datetime
 
-__all__ = ["AppCore"]
+__all__ = ["AppCore", "FoundKind"]
+
+FoundKind = Literal["run", "request", "conversation", "artifact"]
 
 
 @checked
@@ -57,6 +62,39 @@ class AppCore:
         """The store of this app."""
         return self._settings.store
 
+    async def now(self) -> datetime:
+        """Return the time by the store's clock."""
+        return to_datetime(await self.store.now())
+
+    async def find(self, kind: FoundKind, given: str, /, *, run: str = "") -> str:
+        """Return the id that a unique prefix stands for. Raises NotFound, with a note that suggests ids.
+
+        `kind` is run, request, conversation or artifact; an artifact is one of a run.
+        """
+        match kind:
+            case "run":
+                return (await find_run(self.store, given)).id
+            case "request":
+                return (await find_request(self.store, given)).id
+            case "conversation":
+                return await find_conversation(self.store, given)
+            case "artifact":
+                return await find_artifact(self.store, run, given)
+
+    async def _operate(self, operation: Any, arguments: dict[str, Any]) -> Any:
+        """Run an operation with checked arguments. The result is that of the interfaces: a run, not its handle.
+
+        A remote app sends it instead.
+        """
+        positional = [arguments.pop(name) for name in list(arguments) if operation.is_positional(name)]
+        method = getattr(type(self), operation.function.__name__, operation.function)
+        found = await method(self, *positional, **arguments)
+        if operation.result_type is RunInfo and not isinstance(found, RunInfo):
+            return await self._port.info(found.id if isinstance(found, Handle) else positional[0])
+        if hasattr(operation.result, "__dataclass_fields__") and not isinstance(found, operation.result):
+            return operation.result(found)
+        return found
+
     async def _info(self, run: str) -> RunInfo:
         """Return the summary of a run, as lists show it."""
         row = await run_of(self.store, run)
@@ -67,6 +105,7 @@ class AppCore:
 
     async def _time_of(self, given: datetime | Duration, path: str) -> int:
         """Return a time by the store's clock: a datetime, or a duration from now."""
+        given = read_time(given, path)
         if isinstance(given, datetime):
             return to_microseconds(given, path)
         return await self.store.now() + microseconds(given)
@@ -79,10 +118,7 @@ class AppCore:
         if self._listener is None:
             raise not_open()
         if self._loop is not asyncio.get_running_loop():
-            raise WrongCall(
-                reason="The app was opened on another event loop",
-                fix="Open and use it inside one `asyncio.run(main())`, or use `limpet.sync.open`, without a loop.",
-            )
+            raise other_loop()
         return self._listener
 
     async def _send(self, run: str, *bodies: Any, blobs: Any = (), judged: tuple[str, ...] | None = None) -> None:

@@ -14,6 +14,7 @@ from limpet.engine.execution.views import RunInfo
 from limpet.events import Effects, Outside
 from limpet.service.api.core import AppCore
 from limpet.service.fork import ForkOptions, make_fork, plan_fork
+from limpet.service.given_times import read_time
 from limpet.service.initial_state import digest_of
 from limpet.service.operation import By, InDoors, Param, RunId, command
 from limpet.service.queries import check_last, check_status
@@ -74,7 +75,7 @@ class Forks(AppCore):
         ] = None,
         deadline: Annotated[
             datetime | Duration | None,
-            Param(description="Another deadline, counted from now.", examples=["2h"]),
+            Param(description="Another deadline: 2h from now, or a time.", examples=["2h"]),
             InDoors(str | None),
         ] = None,
         id: Annotated[str | None, Param(description="Id of the fork.")] = None,
@@ -96,6 +97,7 @@ class Forks(AppCore):
         agent = self._find_code(row.agent, version or row.agent_version)
         more: dict[str, Any] = {"patch": patch or {}, "results": results or {}, "input": input}
         more["by"], more["limits"] = self._principal(by), None if budget is None else limits_of(budget)
+        deadline = None if deadline is None else read_time(deadline, "deadline")
         more["deadline"] = None if deadline is None else await self._time_of(deadline, "deadline")
         modes: Mapping[Outside, str | None] = {"reads": reads, "model": model}
         live = tuple(outside for outside, mode in modes.items() if mode == "live")

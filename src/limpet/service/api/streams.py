@@ -15,7 +15,6 @@ from typing import Annotated, Any
 import msgspec
 
 from limpet.arguments import checked
-from limpet.engine.execution.reply_pieces import ReplyPieces
 from limpet.engine.execution.views import EventView
 from limpet.errors import InvalidArgument
 from limpet.events import Payload
@@ -25,8 +24,9 @@ from limpet.service.api.core import AppCore
 from limpet.service.api.run_filters import WithLabels, WithParent, WithSession, WithStatus, WithText, WithUser
 from limpet.service.batch_agent import OWN
 from limpet.service.feed_reader import PAGE, FeedItem, FeedPage
-from limpet.service.operation import AgentName, Caller, FellBehind, Param, RunId, stream
+from limpet.service.operation import AgentName, Caller, FellBehind, Param, RunId, StreamStart, stream
 from limpet.service.queries import labels_of, statuses_of
+from limpet.service.reply_pieces import ReplyPieces
 from limpet.service.resolve import run_of
 from limpet.service.stream_items import ReplyPiece, RequestChange, RunChange
 from limpet.service.views import event_views, request_of, run_info
@@ -37,14 +37,15 @@ from limpet.stores.projection import project
 from limpet.stores.search import row_matches
 from limpet.stores.transaction import request_of as request_id
 
-__all__ = ["Streams"]
+__all__ = ["ENDS", "Streams"]
 
 After = Annotated[
     str | None,
     Param(description="Go on after the item with this cursor. Over HTTP, the header Last-Event-ID does the same."),
 ]
 Ended = b.RunCompleted | b.RunFailed | b.RunCancelled
-_ENDS = frozenset({"run.completed", "run.failed", "run.cancelled"})
+ENDS = frozenset({"run.completed", "run.failed", "run.cancelled"})
+"""Kinds of the events with which a run ends."""
 _REPLY_CURSOR = re.compile(r"([0-9]{1,18})((?:\.[0-9]{1,18}-[0-9]{1,18})*)")
 
 
@@ -93,7 +94,7 @@ class Streams(AppCore):
                     for item in await viewer.take():
                         if item.event.seq <= after:
                             continue
-                        after, is_whole = item.event.seq, item.event.kind not in _ENDS
+                        after, is_whole = item.event.seq, item.event.kind not in ENDS
                         yield await item.view()
             finally:
                 self._feed.remove(viewer, run)
@@ -112,6 +113,15 @@ class Streams(AppCore):
                 if text := await pieces.piece_in(event, self.value):
                     open_replies = "".join(f".{step}-{length}" for step, length in pieces.shown.items())
                     yield ReplyPiece(cursor=f"{event.seq}{open_replies}", step=event.body.get("number", 0), text=text)
+
+    async def replies(self, run: str, after: int = 0) -> AsyncIterator[str]:
+        """Yield the text of a run's model replies in pieces, until the run has ended. `after` is the sequence of an
+        event to continue after.
+        """
+        watched: Any = self.watch_replies(run, after=str(after))
+        async with aclosing(watched) as pieces:
+            async for piece in pieces:
+                yield piece.text
 
     async def value(self, payload: Mapping[str, Any]) -> Any:
         """Return the value of a payload in an event, as `log` and `events` show it, loading it from a blob if
@@ -147,6 +157,9 @@ class Streams(AppCore):
             labels=labels_of(labels),
             text=text,
         )
+        if after is None and caller is not None:
+            after = await self.store.feed_end()
+            yield _start_at(after)
         async with aclosing(self._pages(after, may_catch_up=caller is None)) as pages:
             async for page, items in pages:
                 changes = await page.once("changes", partial(self._changes, page))
@@ -181,6 +194,9 @@ class Streams(AppCore):
         """
         only_for = None if caller is None or may(caller, "payloads") else caller
         names = self._inbox.addressed(to, only_for)
+        if after is None and caller is not None:
+            after = await self.store.feed_end()
+            yield _start_at(after)
         async with aclosing(self._pages(after, may_catch_up=caller is None)) as pages:
             async for page, items in pages:
                 for item in items:
@@ -235,6 +251,11 @@ class Streams(AppCore):
                 self._feed.remove(viewer)
             if not may_catch_up:
                 raise FellBehind
+
+
+def _start_at(cursor: str) -> Any:
+    """Return the first item for a caller over HTTP, whose connection may be cut before the next one."""
+    return StreamStart(cursor)
 
 
 def _unseen(items: Sequence[FeedItem], seen: dict[str, int]) -> list[FeedItem]:
