@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from limpet.errors import InvalidArgument as InvalidArgument
     from limpet.errors import InvalidBundle as InvalidBundle
     from limpet.errors import InvalidPatch as InvalidPatch
+    from limpet.errors import InvalidReply as InvalidReply
     from limpet.errors import InvalidTasks as InvalidTasks
     from limpet.errors import InvalidValue as InvalidValue
     from limpet.errors import LeaseLost as LeaseLost
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from limpet.errors import NotFound as NotFound
     from limpet.errors import NotPermitted as NotPermitted
     from limpet.errors import NotRecorded as NotRecorded
+    from limpet.errors import NotRemote as NotRemote
     from limpet.errors import NotResumable as NotResumable
     from limpet.errors import NotStubbed as NotStubbed
     from limpet.errors import OutcomeUnknown as OutcomeUnknown
@@ -220,6 +222,7 @@ else:
             "InvalidArgument",
             "InvalidBundle",
             "InvalidPatch",
+            "InvalidReply",
             "InvalidTasks",
             "InvalidValue",
             "LeaseLost",
@@ -234,6 +237,7 @@ else:
             "NotFound",
             "NotPermitted",
             "NotRecorded",
+            "NotRemote",
             "NotResumable",
             "NotStubbed",
             "OutcomeUnknown",

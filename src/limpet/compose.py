@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from typing_extensions import TypeVar
 
 from limpet.arguments import defining
-from limpet.clock import Clock, Duration, SystemClock
+from limpet.clock import Clock, Duration, SystemClock, microseconds
 from limpet.engine.definitions.agents import Agent, Budget, Exclusive
 from limpet.engine.execution.log_redaction import RedactingFilter
 from limpet.engine.run.compaction import Compaction, Summariser
@@ -20,6 +20,7 @@ from limpet.engine.worker.worker import Worker
 from limpet.errors import (
     DefinitionError,
     ExtraMissing,
+    NotRemote,
     invalid_url,
 )
 from limpet.ids import RandomIds, check_id
@@ -41,7 +42,7 @@ from limpet.stores.cipher import MasterKeys
 from limpet.stores.memory import MemoryBackend
 from limpet.stores.sqlite import HEALING, SqliteBackend
 
-__all__ = ["DEFAULT_URL", "llm_agent", "open", "open_store", "summarise_with"]
+__all__ = ["DEFAULT_URL", "is_server", "llm_agent", "open", "open_store", "summarise_with"]
 
 logging.getLogger("limpet").addFilter(RedactingFilter())
 In = TypeVar("In", default=str)
@@ -51,7 +52,7 @@ MAX_CHANNEL_NAME = 50
 
 
 @defining
-def open(
+def open(  # noqa: PLR0913 - all by name, and few at a time
     url: str | None = None,
     *,
     agents: Sequence[Agent[Any, Any]] = (),
@@ -59,12 +60,14 @@ def open(
     people: Mapping[str, Sequence[str]] | None = None,
     notify: Mapping[str, Channel] | None = None,
     redact: bool | Sequence[str | re.Pattern[str]] | None = None,
+    token: str | None = None,
 ) -> App:
     """Return an app for a store. With agents, it runs a worker that drives their runs.
 
     The app opens when it is entered (`async with`) or awaited; until then, nothing is touched.
 
-    - `url`: the store; see `open_store`.
+    - `url`: the store; see `open_store`. With `https://…`, the address of `limpet serve`, the app is a client of that
+      server: it needs `worker=False` if it has agents, which then only give results their types.
     - `agents`: the agents to serve. The worker also claims runs that an earlier process left unfinished.
     - `worker`: a `Worker` with settings, or False for no worker. LIMPET_WORKER=0 also means no worker.
     - `people`: members by group. If given, only the people to whom a request is addressed can decide it.
@@ -72,8 +75,14 @@ def open(
       function that takes the request. The first three can also be notified of runs.
     - `redact`: True, or LIMPET_REDACT=1, replaces credentials by placeholders before anything is recorded. A list of
       regular expressions adds to the built-in ones.
+    - `token`: the access token for a server. The default is LIMPET_TOKEN.
     """
     clock = SystemClock()
+    if is_server(url):
+        local = {"worker": None if worker is False else worker, "people": people, "notify": notify, "redact": redact}
+        return _remote_app(_resolve_url(url), token, agents, clock, local)
+    if token is not None:
+        raise DefinitionError(what="open(token=…)", reason="only a server takes a token; pass its https:// address")
     settings = Settings(open_store(url), clock, RandomIds(clock))
     settings.url = _resolve_url(url)
     settings.people, settings.channels = people, dict(notify or {})
@@ -87,6 +96,36 @@ def open(
     elif isinstance(worker, Worker):
         settings.worker = worker
     return App(settings, agents)
+
+
+def is_server(url: str | None) -> bool:
+    """Return whether a URL, or the default one, is the address of a server."""
+    return _resolve_url(url).partition(":")[0].lower() in ("http", "https")
+
+
+def _remote_app(
+    url: str, token: str | None, agents: Sequence[Agent[Any, Any]], clock: Clock, local: Mapping[str, Any]
+) -> App:
+    """Return a client of a server. Raises NotRemote for options that only an app with a store has."""
+    for name, given in local.items():
+        if given is not None and (name != "worker" or (agents and os.environ.get("LIMPET_WORKER") != "0")):
+            fix = f"Leave {name} out: it belongs to the process that opens the store."
+            if name == "worker":
+                fix = "Pass worker=False: the agents then only give results their types. Their workers open the store."
+            raise NotRemote(what=f"open({name}=…)" if name != "worker" else "a worker", fix=fix)
+    try:
+        remote = importlib.import_module("limpet.remote")
+    except ImportError as error:
+        raise ExtraMissing(extra="remote") from error
+    patience = os.environ.get("LIMPET_PATIENCE")
+    server = remote.RemoteServer(
+        url,
+        os.environ.get("LIMPET_TOKEN") or None if token is None else token,
+        clock,
+        microseconds(patience) if patience else None,
+    )
+    found: App = remote.RemoteApp(server, clock, RandomIds(clock), agents)
+    return found
 
 
 @defining

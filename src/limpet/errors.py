@@ -69,6 +69,8 @@
     ├── ServerBusy                  The server has too much to do
     ├── WrongHost                   The HTTP request names a host that this server does not accept
     ├── WrongOrigin                 The HTTP request comes from a browser page of another origin
+    ├── NotRemote                   The call needs the store itself, not a server
+    ├── InvalidReply                A server did not reply as a Limpet server does
     │
     ├── NotRecorded                 The replay reached a call that its log does not have, and did not make it
     ├── NotStubbed                  A fork with stubbed effects could not generate a result for a tool
@@ -109,6 +111,7 @@ __all__ = [
     "InvalidArgument",
     "InvalidBundle",
     "InvalidPatch",
+    "InvalidReply",
     "InvalidTasks",
     "InvalidValue",
     "LeaseLost",
@@ -123,6 +126,7 @@ __all__ = [
     "NotFound",
     "NotPermitted",
     "NotRecorded",
+    "NotRemote",
     "NotResumable",
     "NotStubbed",
     "OutcomeUnknown",
@@ -881,6 +885,14 @@ def not_open(what: str = "app") -> StoreUnavailable:
     )
 
 
+def other_loop() -> WrongCall:
+    """Return the error for an app that is used on another event loop than the one it was opened on."""
+    return WrongCall(
+        reason="The app was opened on another event loop",
+        fix="Open and use it inside one `asyncio.run(main())`, or use `limpet.sync.open`, without a loop.",
+    )
+
+
 @dataclass(eq=False, repr=False)
 class StoreReplaced(StoreUnavailable):
     """The store's file was deleted or replaced while it was open; the store has stopped."""
@@ -1069,6 +1081,30 @@ class WrongOrigin(LimpetError):
     code = "wrong_origin"
     _summary = "Browser pages of {origin!r} may not call this server."
     _hint = "Call it from your own server, which keeps the token, or allow it: `limpet serve --allow-origin {origin}`."
+
+
+@dataclass(eq=False, repr=False)
+class NotRemote(LimpetError):
+    """The call needs the store itself, and the app is a client of a server. Nothing was sent."""
+
+    what: str
+    fix: str = ""
+    """The hint, where a better one than the default is known."""
+    code = "not_remote"
+    _summary = "{what} is not possible through a server."
+    _hint = "Open the store itself, by its sqlite:// or postgresql:// URL, on a machine that reaches it."
+
+
+@dataclass(eq=False, repr=False)
+class InvalidReply(LimpetError):
+    """A server did not reply as a Limpet server does."""
+
+    url: str
+    status: int
+    reason: str
+    code = "invalid_reply"
+    _summary = "Unexpected reply {status} from {url}: {reason}."
+    _hint = "Pass the address of `limpet serve` itself: redirects are not followed. Is its version the same as here?"
 
 
 @dataclass(eq=False, repr=False)

@@ -1,0 +1,29 @@
+"""Read server-sent events. Only a line feed ends a line: JSON may contain other characters that look like one."""
+
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+__all__ = ["StreamMessage", "messages_of"]
+
+
+class StreamMessage(NamedTuple):
+    """One message of a stream."""
+
+    event: str
+    """Its name; empty for an item."""
+    id: str
+    """Cursor of the item."""
+    data: bytes
+    """The item as JSON; empty for a message that only has a cursor: where the stream begins."""
+
+
+async def messages_of(chunks: AsyncIterator[bytes]) -> AsyncIterator[StreamMessage]:
+    """Yield the whole messages in the bytes of a stream. One that was cut off is dropped."""
+    left = b""
+    async for chunk in chunks:
+        *whole, left = (left + chunk).split(b"\n\n")
+        for text in whole:
+            fields = dict(line.split(b": ", 1) for line in text.split(b"\n") if b": " in line[1:])
+            if fields:
+                name, id = fields.get(b"event", b"").decode(), fields.get(b"id", b"").decode()
+                yield StreamMessage(name, id, fields.get(b"data", b""))
