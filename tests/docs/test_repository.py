@@ -302,6 +302,15 @@ def test_the_example_of_remote_queries_runs(tmp_path: Path) -> None:
     ]
 
 
+def test_the_example_of_a_remote_client_runs(tmp_path: Path) -> None:
+    """The page shows the client and its output."""
+    page = (ROOT / "docs" / "remote.md").read_text(encoding="utf-8")
+    assert is_shown("remote.md", "remote_client.py", count=1)
+    output = run(str(ROOT / "examples" / "remote_client.py"), cwd=tmp_path)
+    assert output in page
+    assert len(output.splitlines()) == 2
+
+
 def test_the_example_of_a_service_runs(tmp_path: Path) -> None:
     """The API inside a FastAPI service refuses a caller without a session, and starts a run for one that has it."""
     assert is_shown("serving.md", "inside_fastapi.py", count=1)

@@ -1,4 +1,6 @@
-"""One scenario through Python, the command line and HTTP: the same calls have the same results and the same errors."""
+"""One scenario through Python, the command line, HTTP and remote clients: the same calls have the same results and the
+same errors.
+"""
 
 import asyncio
 import json
@@ -17,7 +19,7 @@ import msgspec
 import limpet
 from limpet import sync
 from limpet.service.json_values import as_json, error_json
-from limpet.service.operation import operations_of
+from limpet.service.operation import Operation, operations_of
 from tests.interfaces.cli.run_cli import LIMPET, ROOT
 from tests.interfaces.cli.run_cli import limpet as in_process
 from tests.interfaces.cli.shop import both
@@ -36,30 +38,50 @@ class Interface(Protocol):
     def __call__(self, operation: str, /, **given: Any) -> Answer: ...
 
 
-class InPython:
-    """Calls methods of the app."""
+def arguments_of(operation: Operation, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of a method, by position and by name. Ann sends every command."""
+    by_position = [value for each, value in given.items() if operation.is_positional(each)]
+    by_name = {each: value for each, value in given.items() if not operation.is_positional(each)}
+    return by_position, {**by_name, **({"by": "ann"} if "by" in operation.parameters else {})}
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+
+class InPython:
+    """Calls methods of the app: of one with a store, or of a remote one."""
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        self._url, self._token = url, token
 
     def __call__(self, operation: str, /, **given: Any) -> Answer:
-        with sync.open(self._url, worker=False) as app:
+        about = OPERATIONS[operation]
+        by_position, by_name = arguments_of(about, given)
+        with sync.open(self._url, worker=False, token=self._token) as app:
             try:
-                return self._called(app, operation, given)
+                found = getattr(app, about.function.__name__)(*by_position, **by_name)
+                if about.result_type is limpet.RunInfo:  # Python returns a handle, or nothing
+                    found = app.info(given["run"] if found is None else found.id)
+                return as_json(found)
             except limpet.LimpetError as error:
                 return _error(error_json(error))
 
-    @staticmethod
-    def _called(app: sync.App, name: str, given: dict[str, Any]) -> Answer:
-        operation = OPERATIONS[name]
-        by_position = [value for each, value in given.items() if operation.is_positional(each)]
-        by_name = {each: value for each, value in given.items() if not operation.is_positional(each)}
-        if "by" in operation.parameters:
-            by_name["by"] = "ann"
-        found = getattr(app, operation.function.__name__)(*by_position, **by_name)
-        if operation.result_type is limpet.RunInfo:  # Python returns a handle, or nothing
-            found = app.info(given["run"] if found is None else found.id)
-        return as_json(found)
+
+class InAsyncPython(InPython):
+    """Awaits methods of the app."""
+
+    def __call__(self, operation: str, /, **given: Any) -> Answer:
+        about = OPERATIONS[operation]
+        by_position, by_name = arguments_of(about, given)
+
+        async def call() -> Answer:
+            async with limpet.open(self._url, worker=False, token=self._token) as app:
+                try:
+                    found = await getattr(app, about.function.__name__)(*by_position, **by_name)
+                    if about.result_type is limpet.RunInfo:
+                        found = await app.info(given["run"] if found is None else found.id)
+                    return as_json(found)
+                except limpet.LimpetError as error:
+                    return _error(error_json(error))
+
+        return asyncio.run(call())
 
 
 class OnTheCommandLine:
@@ -120,7 +142,9 @@ def interface(name: str, url: str) -> Iterator[Interface]:
         with sync.open(url, worker=False) as app:
             made = app.create_token("ann", roles=["operator", "approver"], groups=["sales"])
         with serving(url) as client:
-            yield OverHttp(client, made.token)
+            address = str(client.base_url)
+            remote = {"remote": InPython, "awaited": InAsyncPython}.get(name)
+            yield OverHttp(client, made.token) if remote is None else remote(address, made.token)
 
 
 @contextmanager
@@ -248,19 +272,18 @@ ERRORS = [
 """The errors of the scenario, in their order."""
 
 
-def test_python_the_command_line_and_http_give_the_same_results(tmp_path: Path) -> None:
+def test_python_the_command_line_http_and_remote_clients_give_the_same_results(tmp_path: Path) -> None:
     """The effect that the kill interrupted is not repeated, and each error is the same error everywhere."""
     results: dict[str, list[Answer]] = {}
-    for name in ("python", "cli", "http"):
+    for name in ("python", "cli", "http", "remote", "awaited"):
         folder = tmp_path / name
         folder.mkdir()
         url = f"sqlite:///{folder}/limpet.db"
         asyncio.run(save_contracts(url))
         with interface(name, url) as ask:
             results[name] = [normalised(each) for each in scenario(ask, folder, url)]
-    for python, cli, http in zip(*results.values(), strict=True):
-        assert python == cli
-        assert python == http
+    for python, *others in zip(*results.values(), strict=True):
+        assert all(each == python for each in others)
     found = [each["error"] for each in results["python"] if isinstance(each, dict) and "facts" in each]
     assert found == ERRORS
     assert results["python"][-1] == "charge begins\nmail\n"

@@ -6,13 +6,12 @@ import typer
 
 from limpet.cli.command_group import command, example
 from limpet.cli.load_app import run_with_app
-from limpet.cli.options import STORE, By, CommandId, ConversationId, Json, Url
+from limpet.cli.options import STORE, By, CommandId, ConversationId, Json, Url, sender
 from limpet.cli.output import print_json, print_text
 from limpet.cli.renderers import print_compaction
 from limpet.compose import summarise_with
 from limpet.service.app import App
 from limpet.service.conversations import CompactionInfo
-from limpet.service.resolve import find_conversation
 
 __all__: list[str] = []
 
@@ -34,8 +33,9 @@ def say(  # noqa: PLR0913 - all by name, and few at a time
     """Send a message to a conversation. Its active run receives the message; without one, the next run does."""
 
     async def do(app: App) -> tuple[str, str | None]:
-        found = conversation if new else await find_conversation(app.store, conversation)
-        return found, await app.say(found, text, interrupt=interrupt, by=by, command_id=command_id)
+        found = conversation if new else await app.find("conversation", conversation)
+        who = await sender(app, by)
+        return found, await app.say(found, text, interrupt=interrupt, by=who, command_id=command_id)
 
     found, receiver = run_with_app(url, do)
     kept = " No run is active there; the next one receives it." if receiver is None else ""
@@ -68,9 +68,9 @@ def compact(  # noqa: PLR0913 - all by name, and few at a time
     made = summary if model is None else summarise_with(model)
 
     async def do(app: App) -> CompactionInfo | None:
-        found = await find_conversation(app.store, conversation)
+        found = await app.find("conversation", conversation)
         assert made is not None
-        return await app.compact(found, made, keep=keep, by=by, command_id=command_id)
+        return await app.compact(found, made, keep=keep, by=await sender(app, by), command_id=command_id)
 
     found = run_with_app(url, do)
     print_json(found) if json else print_compaction(found)

@@ -12,6 +12,7 @@ from limpet.cli.command_group import command, example
 from limpet.cli.load_app import run_with_time
 from limpet.cli.options import (
     STORE,
+    By,
     Json,
     Url,
     complete_agent,
@@ -20,15 +21,14 @@ from limpet.cli.options import (
     complete_run,
     input_of,
     json_object,
-    own_name,
     pair_of,
+    sender,
 )
 from limpet.cli.output import print_data, print_text
 from limpet.cli.renderers import DETAILS, RENDERERS
 from limpet.service.app import App
 from limpet.service.operation import Operation, Parameter, Resource, operations_of
 from limpet.service.page import Page
-from limpet.service.resolve import find_conversation, find_request, find_run
 
 __all__ = ["OWN", "add_operations"]
 
@@ -64,6 +64,8 @@ def _command(operation: Operation) -> Callable[..., None]:
         async def call(app: App) -> Any:
             for name, value in arguments.items():
                 arguments[name] = await _whole_id(app, operation.resource(name), value)
+            if "by" in operation.parameters:
+                arguments["by"] = await sender(app, arguments.get("by"))
             found = await operation.call(app, arguments)
             return found, None if json or operation.name not in DETAILS else await DETAILS[operation.name](app, found)
 
@@ -122,8 +124,7 @@ def _parameter(operation: Operation, each: Parameter) -> inspect.Parameter:
         hint = kind if each.is_required else kind | None
         return _keyword(name, Annotated[hint, typer.Argument(metavar=metavar, **more)], default)
     if name == "by" and operation.is_command:
-        who = typer.Option(help=f"{each.about.description}", default_factory=own_name, show_default="you")
-        return _keyword(name, Annotated[str, who], inspect.Parameter.empty)
+        return _keyword(name, By, inspect.Parameter.empty)
     if kind is bool:
         return _keyword(name, Annotated[bool, typer.Option(*flag, **more)], default)
     if kind is list:
@@ -174,15 +175,7 @@ def _parsed(operation: Operation, name: str, value: Any) -> Any:
 
 async def _whole_id(app: App, resource: Resource | None, value: Any) -> Any:
     """Return the id that a unique prefix stands for."""
-    match resource.kind if resource is not None else None:
-        case "run":
-            return (await find_run(app.store, value)).id
-        case "request":
-            return (await find_request(app.store, value)).id
-        case "conversation":
-            return await find_conversation(app.store, value)
-        case _:
-            return value
+    return value if resource is None or resource.kind == "agent" else await app.find(resource.kind, value)
 
 
 add_operations(command, operations_of(App))

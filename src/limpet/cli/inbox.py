@@ -8,19 +8,16 @@ import typer
 
 from limpet.cli.command_group import command, example
 from limpet.cli.load_app import run_with_app
-from limpet.cli.options import STORE, By, CommandId, Json, RequestId, Url, json_or_text, text_of
+from limpet.cli.options import STORE, By, CommandId, Json, RequestId, Url, json_or_text, sender, text_of
 from limpet.cli.output import clean, print_json
 from limpet.cli.pages import question_of
-from limpet.cli.renderers import print_decided
+from limpet.cli.renderers import print_decided, run_after
 from limpet.engine.execution.views import Request, RunInfo
-from limpet.errors import InvalidAnswer
+from limpet.errors import AlreadyAnswered, InvalidAnswer
 from limpet.service.answers import answer_from_text, validate_answer
 from limpet.service.app import App
 from limpet.service.inbox import Decided
 from limpet.service.json_body import yes_or_no
-from limpet.service.resolve import find_request, open_request
-from limpet.service.views import request_of
-from limpet.stores import RequestRow
 
 __all__ = ["prompt_for"]
 
@@ -46,19 +43,19 @@ def answer(
     """
     asked, text = (_asked(url, request), "") if value is None else (None, text_of(value, "The answer"))
 
-    async def decide(app: App) -> tuple[Decided, RunInfo]:
-        found = await find_request(app.store, request)
-        plain = asked if value is None else await _typed_answer(app, found, text)
-        done = await app.answer(found.id, plain, by=by, command_id=command_id)
-        return done, await app.info(done.run)
+    async def decide(app: App) -> tuple[Decided, RunInfo | None]:
+        id = await app.find("request", request)
+        plain = asked if value is None else await _typed_answer(app, id, text)
+        done = await app.answer(id, plain, by=await sender(app, by), command_id=command_id)
+        return await run_after(app, done)
 
     done, run = run_with_app(url, decide)
     print_json(done) if json else print_decided(done, run)
 
 
-async def _typed_answer(app: App, request: RequestRow, text: str) -> Any:
+async def _typed_answer(app: App, request: str, text: str) -> Any:
     """Return an answer that was typed as text: in the form that the request asks for, or else as JSON or text."""
-    return answer_from_text(await request_of(app.store, request), text, json_or_text(text, "The answer"))
+    return answer_from_text(await app.request(request), text, json_or_text(text, "The answer"))
 
 
 def _asked(url: str, request: str) -> Any:
@@ -67,7 +64,11 @@ def _asked(url: str, request: str) -> Any:
         raise typer.BadParameter(f"no terminal to prompt on; pass the answer: limpet answer {request} ANSWER")
 
     async def look(app: App) -> Request:
-        return await open_request(app.store, (await find_request(app.store, request)).id)
+        found = await app.request(await app.find("request", request))
+        if found.decision.status not in ("open", "expired"):
+            by = found.decision.by or "the run itself"
+            raise AlreadyAnswered(request=found.id, status=found.decision.status, by=by)
+        return found
 
     return prompt_for(run_with_app(url, look))
 

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import tomllib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -17,11 +17,12 @@ import msgspec
 import typer
 
 import limpet
+from limpet.compose import is_server
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.worker.worker import Worker
+from limpet.errors import NotRemote
 from limpet.redaction import hide_secrets_in
 from limpet.service.app import App
-from limpet.times import to_datetime
 
 __all__ = [
     "app_target",
@@ -50,17 +51,27 @@ def load_worker(target: str, url: str | None, worker: Worker) -> App:
 
 def make_worker(found: Any, target: str, url: str | None, worker: Worker) -> App:
     """Return an app with a worker, from an app, an agent or a list of agents."""
+    agents = _agents_of(found, target)
     if isinstance(found, App):
-        if not found.serves:
-            raise typer.BadParameter(f"{target} has no agents; open it with limpet.open(…, agents=[…])")
+        if url is not None and is_server(url):
+            raise NotRemote(what="a worker")
         if worker.keep is None and found.worker is not None:
             worker.keep = found.worker.keep  # The app's own rule is not lost when the command sets other options.
         return found.replace(worker=worker, store=None if url is None else limpet.open_store(url), url=url)
+    return limpet.open(url, agents=agents).replace(worker=worker)
+
+
+def _agents_of(found: Any, target: str) -> Sequence[Agent[Any, Any]]:
+    """Return the agents of an app, an agent or a list of agents."""
+    if isinstance(found, App):
+        if not found.serves:
+            raise typer.BadParameter(f"{target} has no agents; open it with limpet.open(…, agents=[…])")
+        return found.serves
     agents = [found] if isinstance(found, Agent) else found
     if not isinstance(agents, list | tuple) or not agents or not all(isinstance(each, Agent) for each in agents):
         kind = type(found).__name__
         raise typer.BadParameter(f"{target} is a {kind}, not an app, an agent or a list of agents")
-    return limpet.open(url, agents=agents).replace(worker=worker)
+    return agents
 
 
 def app_target(target: str | None, how: str = "--app ") -> str:
@@ -79,6 +90,9 @@ def worker_command() -> str:
 
 def idle_app(target: str | None, url: str | None) -> App:
     """Return the user's app without a worker."""
+    if url is not None and is_server(url):
+        target = app_target(target)
+        return limpet.open(url, agents=_agents_of(_load(target), target), worker=False)
     return load_worker(app_target(target), url, Worker()).replace(idle=True)
 
 
@@ -177,7 +191,7 @@ def run_with_time(url: str, work: Callable[[App], Awaitable[T]]) -> tuple[T, dat
     """Like `run_with_app`, but also return the store's time."""
 
     async def look(app: App) -> tuple[T, datetime]:
-        return await work(app), to_datetime(await app.store.now())
+        return await work(app), await app.now()
 
     return run_with_app(url, look)
 

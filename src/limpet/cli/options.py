@@ -18,6 +18,7 @@ from limpet.service.app import App
 from limpet.service.json_body import LARGEST, read_json
 
 __all__ = [
+    "BY",
     "STORE",
     "AgentName",
     "By",
@@ -43,6 +44,7 @@ __all__ = [
     "number_of",
     "own_name",
     "pair_of",
+    "sender",
     "text_of",
 ]
 
@@ -64,7 +66,7 @@ def complete_request(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the id of an open request."""
 
     async def look(app: App) -> list[str]:
-        return [row.id for row in await app.store.requests(limit=MOST)]
+        return [each.id for each in await app.inbox(limit=MOST)]
 
     return _offered(ctx, incomplete, look)
 
@@ -105,7 +107,13 @@ def _offered(ctx: Any, incomplete: str, look: Callable[[App], Awaitable[list[str
 
 
 STORE = DEFAULT_URL
-Url = Annotated[str, typer.Option(envvar="LIMPET_URL", help="Store URL: sqlite:///file.db or postgresql://…")]
+Url = Annotated[
+    str,
+    typer.Option(
+        envvar="LIMPET_URL",
+        help="Store URL: sqlite:///file.db or postgresql://…, or https://… of a server, with LIMPET_TOKEN.",
+    ),
+]
 CommandId = Annotated[
     str | None,
     typer.Option(
@@ -163,7 +171,13 @@ def own_name() -> str:
         return ""
 
 
-By = Annotated[str, typer.Option(help="Who sends it, which is recorded.", default_factory=own_name, show_default="you")]
+BY = typer.Option(help="Who sends it, which is recorded.", default_factory=lambda: None, show_default="you")
+By = Annotated[str | None, BY]
+
+
+async def sender(app: App, by: str | None) -> str:
+    """Return who sends a command: the given name, else the owner of the token, else the user who types."""
+    return by or (await app.whoami()).name or own_name()
 
 
 # Text that starts like this was meant as JSON, so a syntax error is reported instead of taking it as text.

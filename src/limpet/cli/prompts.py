@@ -9,9 +9,8 @@ from limpet.cli.load_app import idle_app, run_in_app, run_with_app
 from limpet.cli.options import STORE, Json, OwnUrl, RunId, Url
 from limpet.cli.output import print_json, print_text
 from limpet.service.app import App
-from limpet.service.artifacts import ArtifactPiece, find_artifact
+from limpet.service.artifacts import ArtifactPiece
 from limpet.service.prompts import PromptView
-from limpet.service.resolve import find_run
 
 __all__: list[str] = []
 
@@ -27,8 +26,8 @@ def artifact(
     """Print the content of an artifact, verbatim. With --json, print its first part and where the next one starts."""
 
     async def look(app: App) -> ArtifactPiece | bytes:
-        found = (await find_run(app.store, run)).id
-        id = await find_artifact(app.store, found, artifact)
+        found = await app.find("run", run)
+        id = await app.find("artifact", artifact, run=found)
         return await (app.artifact_piece(found, id, raw=raw) if json else app.artifact(found, id))
 
     found = run_with_app(url, look)
@@ -51,7 +50,7 @@ def prompt(
     """Show the exact prompt of a model call, rebuilt from the log, and why each part was included."""
 
     async def look(app: App) -> PromptView:
-        return await app.prompt((await find_run(app.store, run)).id, step=step)
+        return await app.prompt(await app.find("run", run), step=step)
 
     found = run_with_app(url, look) if code is None else run_in_app(idle_app(code, url), look)
     print_json(found) if json else print_text(str(found))

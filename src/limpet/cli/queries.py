@@ -13,7 +13,6 @@ from limpet.cli.watch import print_log, watch, while_read
 from limpet.engine.execution.views import RunInfo, Status, WaitKind
 from limpet.service.app import App
 from limpet.service.page import Page
-from limpet.service.resolve import find_conversation, find_run
 
 __all__: list[str] = []
 
@@ -85,7 +84,7 @@ def runs(  # noqa: PLR0913 - all by name, and few at a time
             raise typer.BadParameter(f"{each!r} is not one of {', '.join(STATUSES)}.", param_hint="'--status'")
 
     async def list_runs(app: App) -> Page[RunInfo]:
-        talk = None if conversation is None else await find_conversation(app.store, conversation)
+        talk = None if conversation is None else await app.find("conversation", conversation)
         return await app.runs(
             status=statuses,
             waits_for=waits_for,
@@ -93,8 +92,8 @@ def runs(  # noqa: PLR0913 - all by name, and few at a time
             session=session,
             user=user,
             conversation=talk,
-            parent=parent if parent is None else (await find_run(app.store, parent)).id,
-            fork_of=fork_of if fork_of is None else (await find_run(app.store, fork_of)).id,
+            parent=parent if parent is None else await app.find("run", parent),
+            fork_of=fork_of if fork_of is None else await app.find("run", fork_of),
             labels=label or (),
             text=text,
             since=since,
@@ -129,7 +128,7 @@ def log(
     """Print the events of a run; with --json, one object per line."""
 
     async def look(app: App) -> None:
-        found = (await find_run(app.store, run)).id
+        found = await app.find("run", run)
         await while_read(print_log(app.events(found, after, follow=follow), json=json))
 
     run_with_app(url, look)

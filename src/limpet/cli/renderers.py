@@ -12,6 +12,7 @@ from limpet.cli.pages import next_commands, print_error, print_inbox, print_repo
 from limpet.context.slice import ContextSlice, SliceMessage
 from limpet.engine.execution.views import EventView, Request, RunInfo, RunInput, Status
 from limpet.engine.run.conversation import Message
+from limpet.errors import NotPermitted
 from limpet.events import Fact
 from limpet.redaction import hide_secrets_in
 from limpet.service.app import App
@@ -32,7 +33,7 @@ from limpet.service.workers import AgentInfo, Stats, WorkerInfo
 from limpet.state import TaskRecord
 from limpet.times import format_time
 
-__all__ = ["DETAILS", "RENDERERS", "print_compaction", "print_decided"]
+__all__ = ["DETAILS", "RENDERERS", "print_compaction", "print_decided", "run_after"]
 
 Arguments = Mapping[str, Any]
 Renderer = Callable[[Any, datetime, Arguments], None]
@@ -332,22 +333,28 @@ def _started(found: Report, _: datetime, __: Arguments) -> None:
         print_text(f"next: {each}")
 
 
-def _decided(found: tuple[Decided, RunInfo], _: datetime, given: Arguments) -> None:
+def _decided(found: tuple[Decided, RunInfo | None], _: datetime, given: Arguments) -> None:
     done, run = found
     print_decided(done, run, ", with all later calls of its tool in this run" * bool(given.get("standing")))
 
 
-async def _run_after(app: App, done: Decided) -> tuple[Decided, RunInfo]:
-    return done, await app.info(done.run)
+async def run_after(app: App, done: Decided) -> tuple[Decided, RunInfo | None]:
+    """Return a decision, and its run, unless the caller may only decide."""
+    try:
+        return done, await app.info(done.run)
+    except NotPermitted:
+        return done, None
 
 
 async def _report_of(app: App, run: RunInfo) -> Report:
     return await app.show(run.id)
 
 
-def print_decided(found: Decided, run: RunInfo, more: str = "") -> None:
+def print_decided(found: Decided, run: RunInfo | None, more: str = "") -> None:
     """Print a decision, and whether its run lacks an operator or a worker."""
     print_text(f"Request {found.request} {found.decision} by {found.by}{more}.")
+    if run is None:
+        return
     if waits_for_operator(run):
         print_text(f"{run.id} needs an operator ({run.waits_text}).\nnext: limpet resume {run.id}")
     print_unserved(run)
@@ -473,6 +480,6 @@ RENDERERS: Mapping[str, Renderer] = {
 # What the text shows beyond the result of a command: how its run continues.
 DETAILS: Mapping[str, Callable[[App, Any], Awaitable[Any]]] = {
     "start": _report_of,
-    "approve": _run_after,
-    "reject": _run_after,
+    "approve": run_after,
+    "reject": run_after,
 }

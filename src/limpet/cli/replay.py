@@ -24,13 +24,12 @@ from limpet.cli.options import (
     json_or_text,
     number_of,
     pair_of,
+    sender,
 )
 from limpet.cli.output import print_json, print_text
 from limpet.service.app import App
 from limpet.service.replay import Replay, ReplayCheck
-from limpet.service.resolve import find_run
 from limpet.service.views import LIVE
-from limpet.stores import RunRow
 
 __all__ = ["prompt_at"]
 
@@ -75,7 +74,7 @@ def replay(  # noqa: PLR0913 - all by name, and few at a time
     app = idle_app(code, "memory:" if path is not None else url)
 
     async def go(app: App) -> Replay:
-        found = (await app.load(path)).id if path is not None else (await find_run(app.store, run)).id
+        found = (await app.load(path)).id if path is not None else await app.find("run", run)
         state = (await app.state(found)).whole
         step = to or state.error_step or state.position.step
         return await app.replay(found, to=to, allow=allow or (), on_step=prompt_at(step) if pdb else None)
@@ -136,20 +135,20 @@ def fork(  # noqa: PLR0913 - all by name, and few at a time
     """
     results = {number_of(number): json_or_text(value) for number, value in map(pair_of, result or ())}
     more: dict[str, Any] = {} if input is None else {"input": input_of(input)}
-    more |= {"effects": effects, "reads": reads, "model": model, "by": by}
+    more |= {"effects": effects, "reads": reads, "model": model}
 
-    async def make(app: App) -> tuple[str, RunRow]:
-        row = await find_run(app.store, run)
-        patch = _patch(set_ or [])
-        made = await app.fork(row.id, at=at, seq=seq, patch=patch, results=results, version=version, id=id, **more)
-        return made.id, row
+    async def make(app: App) -> tuple[str, str]:
+        found, who, patch = await app.find("run", run), await sender(app, by), _patch(set_ or [])
+        more["by"] = who
+        made = await app.fork(found, at=at, seq=seq, patch=patch, results=results, version=version, id=id, **more)
+        return made.id, found
 
     app = named_app(code, url)
-    made, row = run_in_app(app, make) if app is not None else run_with_app(url, make)
+    made, origin = run_in_app(app, make) if app is not None else run_with_app(url, make)
     if json:
-        print_json({"id": made, "fork_of": row.id})
+        print_json({"id": made, "fork_of": origin})
     else:
-        print_text(f"Forked {row.id} as {made}; it starts when a worker serves it.")
+        print_text(f"Forked {origin} as {made}; it starts when a worker serves it.")
 
 
 def _patch(given: list[str]) -> dict[str, Any]:

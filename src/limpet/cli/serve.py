@@ -15,12 +15,14 @@ import typer
 import limpet
 from limpet.cli.command_group import command, example
 from limpet.cli.dev import starters
-from limpet.cli.load_app import app_target, idle_app, load_worker, log_to_stderr, serve_until_stopped
+from limpet.cli.load_app import app_target, idle_app, load_worker, log_to_stderr, run_with_app, serve_until_stopped
 from limpet.cli.options import Json, OwnUrl, ages
 from limpet.cli.output import TableLayout, print_json, print_table
 from limpet.clock import SystemClock, microseconds
+from limpet.compose import is_server
 from limpet.engine.worker.duties import Retention
 from limpet.engine.worker.worker import Worker
+from limpet.errors import NotRemote
 from limpet.ids import RandomIds
 from limpet.service.app import App
 from limpet.service.doctor import CheckOptions, Finding, check_code, run_checks
@@ -129,13 +131,15 @@ def mcp(
         typer.echo(
             "Waiting for an MCP client on stdin. Configure a client to start this command (docs/serving.md).", err=True
         )
-    raise typer.Exit(starters["mcp"](app=_read_only_app(code, url)))
+    app = _read_only_app(code, url)
+    raise typer.Exit(starters["mcp"](app=app))
 
 
 def _read_only_app(code: str | None, url: str | None) -> App:
     """Return the app to query: it executes no runs and creates no store."""
     with redirect_stdout(sys.stderr):  # stdout is for replies; a module may print when it is imported
         app = limpet.open(url, worker=False) if code is None else idle_app(code, url)
+    _ = app.store  # raises NotRemote for a client of another server
     return app.replace(creates_store=False)
 
 
@@ -210,11 +214,17 @@ def doctor(
 
     Exits with 1 if a check fails.
     """
-    needed = target is None or url is not None
-    wanted = CheckOptions(last=last, stuck=microseconds(stuck), fix=fix, needed=needed)
-    app = None if target is None else load_worker(target, url, Worker())
-    store = limpet.open_store(url) if app is None else app.store
-    found = asyncio.run(run_checks(store, SystemClock(), wanted))
+    if url is not None and is_server(url):
+        if fix:
+            raise NotRemote(what="doctor --fix")
+        app = None if target is None else idle_app(target, url)
+        found = [*run_with_app(url, lambda remote: remote.doctor(last=last, stuck=stuck))]
+    else:
+        needed = target is None or url is not None
+        wanted = CheckOptions(last=last, stuck=microseconds(stuck), fix=fix, needed=needed)
+        app = None if target is None else load_worker(target, url, Worker())
+        store = limpet.open_store(url) if app is None else app.store
+        found = asyncio.run(run_checks(store, SystemClock(), wanted))
     if app is not None:
         found += check_code(app.serves)
     if json:

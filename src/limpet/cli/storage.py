@@ -9,7 +9,7 @@ import typer
 import limpet
 from limpet.cli.command_group import command, example, print_error
 from limpet.cli.load_app import named_app, run_in_app, run_with_app
-from limpet.cli.options import STORE, By, Code, Json, OwnUrl, RunId, Url, ages, complete_run
+from limpet.cli.options import STORE, By, Code, Json, OwnUrl, RunId, Url, ages, complete_run, sender
 from limpet.cli.output import bar, print_json, print_text
 from limpet.engine.execution.views import RunInfo
 from limpet.errors import LimpetError
@@ -18,7 +18,6 @@ from limpet.service.archives import MAX_BYTES
 from limpet.service.audit import verify_audit
 from limpet.service.bundles import verify_bundle
 from limpet.service.prune import Pruned
-from limpet.service.resolve import find_run
 from limpet.service.task_import import ImportedTasks
 from limpet.service.verify import Verified, verify_all
 
@@ -68,7 +67,7 @@ def verify(  # noqa: PLR0913 - all by name, and few at a time
 
     async def look(app: App) -> Verified:
         if run is not None:
-            return await app.verify((await find_run(app.store, run)).id)
+            return await app.verify(await app.find("run", run))
         with bar("verify"):
             found = await verify_all(app.store, heads, pruned=pruned, bad=bad.append)
         if save_heads is not None and not bad:
@@ -97,9 +96,9 @@ def export(
     """Export a run to a zip file: its log as JSON lines, its blobs and its conversation."""
 
     async def write(app: App) -> str:
-        found = (await find_run(app.store, run)).id
+        found = await app.find("run", run)
         with bar("export"):
-            await app.export(found, path, with_handoffs=with_handoffs, by=by)
+            await app.export(found, path, with_handoffs=with_handoffs, by=await sender(app, by))
         return found
 
     found = run_with_app(url, write)
@@ -153,7 +152,7 @@ def import_(  # noqa: PLR0913 - all by name, and few at a time
 
     async def write(app: App) -> ImportedTasks:
         with bar("import"):
-            return await app.import_tasks(source, agent=agent, running=running, by=by)
+            return await app.import_tasks(source, agent=agent, running=running, by=await sender(app, by))
 
     app = named_app(code, url) or limpet.open(url, worker=False)
     found = run_in_app(app, write, creates_store=True)

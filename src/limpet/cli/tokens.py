@@ -6,7 +6,7 @@ import typer
 
 from limpet.cli.command_group import command, example
 from limpet.cli.load_app import run_with_app, run_with_time
-from limpet.cli.options import STORE, By, CommandId, Cursor, Json, Url
+from limpet.cli.options import STORE, By, CommandId, Cursor, Json, Url, sender
 from limpet.cli.output import TableLayout, about, clean, print_data, print_json, print_table, print_text
 from limpet.engine.execution.principal import Right, Role
 from limpet.service.app import App
@@ -59,8 +59,8 @@ def create(  # noqa: PLR0913 - all by name, and few at a time
             kind=kind,
             rights=cast("list[Right]", right or []),
             expires=expires,
-            tenant=tenant,
-            by=by,
+            tenant=None if tenant == TENANT else tenant,
+            by=await sender(app, by),
             command_id=command_id,
         )
 
@@ -121,7 +121,7 @@ def revoke(
     """Revoke an access token, from now on."""
 
     async def do(app: App) -> TokenInfo:
-        return await app.revoke_token(given, by=by)
+        return await app.revoke_token(given, by=await sender(app, by))
 
     found = run_with_app(url, do)
     print_json(found) if json else print_text(f"Revoked token {found.id} of {found.name}.")

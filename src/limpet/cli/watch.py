@@ -5,20 +5,26 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from limpet.cli.output import clean, console, print_line
 from limpet.cli.pages import runs_table
+from limpet.clock import SystemClock
 from limpet.engine.execution.views import EventView, RunInfo
 from limpet.service.app import App
 from limpet.service.page import Page
 from limpet.service.views import one_line
-from limpet.service.watch import watch_runs
-from limpet.times import format_time, to_datetime
+from limpet.times import format_time
 
 __all__ = ["print_log", "watch", "while_read"]
+
+T = TypeVar("T")
+# Minimum interval between two queries, in microseconds: a busy store changes all the time.
+AT_MOST_EVERY = 100_000
+# Maximum interval, in seconds: a worker's lease expires without an event.
+AT_LEAST_EVERY = 1.0
 
 
 async def while_read(view: Coroutine[Any, Any, None]) -> None:
@@ -67,11 +73,34 @@ async def print_log(events: AsyncIterator[EventView], *, json: bool) -> None:
 async def watch(app: App, look: Callable[[], Awaitable[Page[RunInfo]]], *, json: bool) -> None:
     """Show runs as they change: in a live table on a terminal, else one line per change."""
     out = console()
-    async with aclosing(watch_runs(app.store, look)) as looks:
+    async with aclosing(whenever_changed(app, look)) as looks:
         if json or not out.is_terminal or out.is_dumb_terminal:
             await _print_changes(looks, json=json)
         else:
             await _keep_table(app, looks)
+
+
+async def whenever_changed(app: App, look: Callable[[], Awaitable[T]]) -> AsyncGenerator[T, None]:
+    """Yield what `look` returns, now and after each possible change of a run. Never ends."""
+    changed, clock = asyncio.Event(), SystemClock()
+
+    async def follow() -> None:
+        async for _ in app.watch_runs():
+            changed.set()
+
+    following = asyncio.create_task(follow())
+    following.add_done_callback(lambda _: changed.set())
+    try:
+        while not following.done():
+            changed.clear()
+            yield await look()
+            await clock.sleep(AT_MOST_EVERY)
+            with suppress(TimeoutError):  # `wait_for` would lose a Ctrl-C that arrives together with a change
+                async with asyncio.timeout(AT_LEAST_EVERY):
+                    await changed.wait()
+        following.result()
+    finally:
+        following.cancel()
 
 
 async def _print_changes(looks: AsyncIterator[Sequence[RunInfo]], *, json: bool) -> None:
@@ -96,5 +125,5 @@ async def _keep_table(app: App, looks: AsyncIterator[Sequence[RunInfo]]) -> None
     with Live(console=out, auto_refresh=False, screen=False) as live:
         async for found in looks:
             fit = found[: max(out.height - 3, 1)]  # lines beyond the terminal could not be redrawn
-            now = to_datetime(await app.store.now())
+            now = await app.now()
             live.update(runs_table(fit, now, out.width) if fit else "no runs", refresh=True)
