@@ -1005,7 +1005,8 @@ class NotAuthenticated(LimpetError):
     code = "not_authenticated"
     _summary = "Missing or unknown token."
     _hint = (
-        "Send the header `Authorization: Bearer TOKEN`. `limpet serve` prints the token, or takes it from LIMPET_TOKEN."
+        "Pass a token: `token=` or LIMPET_TOKEN in Python and on the command line, the header `Authorization` with the "
+        "scheme Bearer over HTTP. `limpet token create` makes one; `limpet serve` prints one, unless LIMPET_TOKEN is set."
     )
 
 

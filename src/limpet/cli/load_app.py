@@ -51,10 +51,10 @@ def load_worker(target: str, url: str | None, worker: Worker) -> App:
 
 def make_worker(found: Any, target: str, url: str | None, worker: Worker) -> App:
     """Return an app with a worker, from an app, an agent or a list of agents."""
+    if url is not None and is_server(url):
+        raise NotRemote(what="a worker")
     agents = _agents_of(found, target)
     if isinstance(found, App):
-        if url is not None and is_server(url):
-            raise NotRemote(what="a worker")
         if worker.keep is None and found.worker is not None:
             worker.keep = found.worker.keep  # The app's own rule is not lost when the command sets other options.
         return found.replace(worker=worker, store=None if url is None else limpet.open_store(url), url=url)

@@ -41,7 +41,7 @@ FIX = "Pass the address of `limpet serve`: https://host, or http://127.0.0.1:870
 # something every 15 s.
 CONNECT, REPLY, SILENCE = 10.0, TIMEOUT + 15.0, 45.0
 # Delays between two attempts, in microseconds.
-FIRST_DELAY, LONGEST_DELAY = SECOND // 20, 5 * SECOND
+FIRST_DELAY, LONGEST_DELAY = SECOND // 20, 2 * SECOND
 PATIENCE = 20 * SECOND
 # A token beyond this, or with other characters, cannot be sent as a header.
 LONGEST_TOKEN = 8_000
@@ -119,7 +119,7 @@ class RemoteServer:
         try:
             reply = await self._client.request(operation.http_method, url, **sent)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            return _NoReply(ConnectionLost(reason=self._reason(error)), may_be_done=False)
+            return _NoReply(self._unreachable(error), may_be_done=False)
         except httpx.TransportError as error:
             return _NoReply(ConnectionLost(reason=self._reason(error)), may_be_done=True)
         if reply.is_success:
@@ -145,7 +145,8 @@ class RemoteServer:
             except LimpetError as error:
                 if not _passes(error):
                     raise
-                log.warning("limpet: %s is interrupted, trying again: %s", operation.name, error.summary)
+                if delay == FIRST_DELAY:  # once for each outage
+                    log.warning("%s was interrupted, and goes on when the server answers: %s", operation.name, error)
                 await self._clock.sleep(_delay_of(error, delay))
                 delay = min(2 * delay, LONGEST_DELAY)
 
@@ -166,6 +167,8 @@ class RemoteServer:
                     yield message
                     if message.event == "end":
                         return
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise self._unreachable(error) from error
         except httpx.TransportError as error:
             raise ConnectionLost(reason=self._reason(error)) from error
         raise ConnectionLost(reason=f"{self.url} closed the connection")
@@ -179,6 +182,10 @@ class RemoteServer:
         assert operation.path is not None
         named = {name: quote(str(given[name]), safe="") for name in operation.in_path}
         return f"{self.url}{ROOT}{operation.path.format(**named)}"
+
+    def _unreachable(self, error: httpx.TransportError) -> StoreUnavailable:
+        fix = f"Start `limpet serve` there, or correct the address {self.url}. Nothing was sent."
+        return StoreUnavailable(reason=self._reason(error), fix=fix)
 
     def _reason(self, error: httpx.TransportError) -> str:
         return f"no answer from {self.url}: {str(error) or type(error).__name__}"

@@ -403,8 +403,9 @@ async def test_a_server_that_is_away_is_told(monkeypatch: pytest.MonkeyPatch) ->
     """After the patience, with the address."""
     monkeypatch.setenv("LIMPET_PATIENCE", "100ms")
     told = await raised(limpet.open("http://127.0.0.1:9", token=TOKEN).open())
-    assert told["class"] is limpet.ConnectionLost
+    assert told["class"] is limpet.StoreUnavailable
     assert "http://127.0.0.1:9" in told["message"]
+    assert "Start `limpet serve`" in told["hint"]
 
 
 async def test_a_wrong_token_is_refused_when_the_app_opens() -> None:
