@@ -1006,7 +1006,7 @@ class NotAuthenticated(LimpetError):
     _summary = "Missing or unknown token."
     _hint = (
         "Pass a token: `token=` or LIMPET_TOKEN in Python and on the command line, the header `Authorization` with the "
-        "scheme Bearer over HTTP. `limpet token create` makes one; `limpet serve` prints one, unless LIMPET_TOKEN is set."
+        "scheme Bearer over HTTP. `limpet token create` makes one. Without LIMPET_TOKEN, `limpet serve` prints one."
     )
 
 
