@@ -275,6 +275,9 @@ class Tables(Protocol):
     def save_token(self, token: TokenRow) -> None:
         """Replace a token's row, which `token` returned."""
 
+    def drop_sessions(self, before: int) -> None:
+        """Delete sessions and login codes that expired before a time."""
+
     # Beside the log
 
     def save_snapshot(self, number: int, snapshot: Snapshot) -> None:
@@ -417,7 +420,7 @@ class Backend(Protocol):
         """Return a token's row."""
 
     def read_tokens(self, before: tuple[int, str] | None, limit: int) -> list[TokenRow]:
-        """Return tokens, newest first: those before one with this time of creation and id."""
+        """Return tokens that are no sessions, newest first: those before one with this time of creation and id."""
 
     def snapshot(self, run: str, at_most: int | None) -> Snapshot | None:
         """Return the newest snapshot, or the newest at or before a sequence."""

@@ -359,6 +359,7 @@ _PERFORM: dict[type[writes.Op[Any]], Callable[[Transaction, Any], object]] = {
     writes.AddToken: token_writes.add,
     writes.RevokeToken: token_writes.revoke,
     writes.UseToken: token_writes.use,
+    writes.DropSessions: lambda tx, op: tx.tables.drop_sessions(op.before),
     writes.SaveSnapshot: _save_snapshot,
     writes.DropSnapshots: _drop_snapshots,
     writes.SaveContracts: _save_contracts,

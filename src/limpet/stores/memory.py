@@ -222,7 +222,8 @@ class MemoryBackend:
         """Return tokens, newest first."""
         with self._lock:
             rows = list(self._tables.token_rows.values())
-        found = [row for row in rows if before is None or (row.created, row.id) < before]
+        listed = [row for row in rows if row.purpose == "token"]
+        found = [row for row in listed if before is None or (row.created, row.id) < before]
         return sorted(found, key=lambda row: (row.created, row.id), reverse=True)[:limit]
 
     def snapshot(self, run: str, at_most: int | None) -> Snapshot | None:
@@ -672,6 +673,12 @@ class MemoryTables:
     def save_token(self, token: TokenRow) -> None:
         """Replace a token's row."""
         self._put(self.token_rows, token.id, token)
+
+    def drop_sessions(self, before: int) -> None:
+        """Delete sessions and login codes that expired before a time."""
+        for row in list(self.token_rows.values()):
+            if row.purpose != "token" and row.expires is not None and row.expires < before:
+                self._drop(self.token_rows, row.id)
 
     def is_dead(self, worker: WorkerRow) -> bool:  # noqa: ARG002 - all workers are in this process
         """Return False: all workers are in this process."""

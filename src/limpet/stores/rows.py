@@ -160,6 +160,10 @@ class TokenRow(Part, frozen=True, kw_only=True):
     revoked_by: str = ""
     last_used: int | None = None
     """Time of the last recorded use; a use within a minute after it is not recorded."""
+    purpose: Literal["token", "session", "login"] = "token"
+    """A session of a browser and the code of a login link are tokens, too. Lists leave them out."""
+    parent: str = ""
+    """The token of the person who logged in. A session is only valid while its parent is."""
 
 
 class ContractRow(Part, frozen=True, kw_only=True):

@@ -42,6 +42,7 @@ __all__ = [
     "Claimed",
     "Collect",
     "Create",
+    "DropSessions",
     "DropSnapshots",
     "DutyTurn",
     "EndDuty",
@@ -349,6 +350,12 @@ class UseToken(Op[bool], frozen=True, kw_only=True):
 
     token: str
     every: int
+
+
+class DropSessions(Op[None], frozen=True, kw_only=True):
+    """Deletes sessions and login codes that expired before a time."""
+
+    before: int
 
 
 class SaveContracts(Op[None], frozen=True, kw_only=True):

@@ -27,7 +27,9 @@ class Tokens(StoreBase):
         return None if row is None else reveal_token(self.codec, row)
 
     async def tokens(self, *, before: tuple[int, str] | None = None, limit: int = LARGEST_PAGE) -> list[TokenRow]:
-        """Return tokens, newest first; pass the time and the id of the last one as `before` to continue."""
+        """Return tokens, newest first, without sessions and login codes; pass the time and the id of the last one as
+        `before` to continue.
+        """
         check_page(limit, LARGEST_PAGE + 1)  # one more, to find out whether there are more
         rows = await self._ask(lambda: self._backend.read_tokens(before, limit))
         return [reveal_token(self.codec, row) for row in rows]
@@ -35,6 +37,10 @@ class Tokens(StoreBase):
     async def revoke_token(self, token: str, by: str) -> bool:
         """Revoke a token now. Returns False if there is none, or it was revoked before."""
         return await self._submit(writes.RevokeToken(token=token, by=by))
+
+    async def drop_sessions(self, before: int) -> None:
+        """Delete sessions and login codes that expired before a time."""
+        await self._submit(writes.DropSessions(before=before))
 
     async def use_token(self, token: str) -> bool:
         """Record that a token is used now, at most once a minute. Returns whether this was recorded."""

@@ -113,6 +113,34 @@ async def a_revoked_token_stays_revoked_when_it_is_used(world: World) -> None:
 
 
 @behaviour()
+async def sessions_are_found_and_not_listed(world: World) -> None:
+    """A session and a login code keep their purpose and their parent."""
+    row = await world.store.add_token(_token())
+    session = await world.store.add_token(replace(_token("s1"), purpose="session", parent="t1", expires=5))
+    code = await world.store.add_token(replace(_token("l1"), purpose="login", parent="t1", expires=5, roles=()))
+    assert await world.store.token("s1") == session
+    assert (session.purpose, session.parent) == ("session", "t1")
+    assert await (await world.another()).token("l1") == code
+    assert await world.store.tokens() == [row]
+
+
+@behaviour()
+async def expired_sessions_are_dropped(world: World) -> None:
+    """Only those that expired before the time, and no other token."""
+    now = world.clock.now()
+    rows = [
+        replace(_token("t1"), expires=now + 1),
+        replace(_token("s1"), purpose="session", parent="t1", expires=now + 1),
+        replace(_token("s2"), purpose="session", parent="t1", expires=now + 2),
+        replace(_token("l1"), purpose="login", parent="t1", expires=now + 1),
+    ]
+    for row in rows:
+        await world.store.add_token(row)
+    await world.store.drop_sessions(now + 2)
+    assert [row.id for row in rows if await world.store.token(row.id) is not None] == ["t1", "s2"]
+
+
+@behaviour()
 async def maintenance_leaves_tokens_alone(world: World) -> None:
     """Rebuilding, pruning and recounting change no token."""
     row = await world.store.add_token(_token())

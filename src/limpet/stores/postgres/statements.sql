@@ -437,7 +437,8 @@ UPDATE {schema}.duties SET every = %b::bigint, worker = %b::text, lease_until = 
 WHERE name = %b::text
 
 -- name: token_columns
-id, name, kind, "groups", roles, rights, digest, created, created_by, expires, revoked, revoked_by, last_used
+id, name, kind, "groups", roles, rights, digest, created, created_by, expires, revoked, revoked_by, last_used,
+    purpose, parent
 
 -- name: token
 SELECT {token_columns} FROM {schema}.tokens WHERE id = %b::text
@@ -446,14 +447,17 @@ SELECT {token_columns} FROM {schema}.tokens WHERE id = %b::text
 {token} FOR UPDATE
 
 -- name: tokens
-SELECT {token_columns} FROM {schema}.tokens WHERE (created, id) < (%b::bigint, %b::text)
+SELECT {token_columns} FROM {schema}.tokens WHERE purpose = 'token' AND (created, id) < (%b::bigint, %b::text)
 ORDER BY created DESC, id DESC LIMIT %b::bigint
 
 -- name: add_token
 INSERT INTO {schema}.tokens ({token_columns})
 VALUES (%b::text, %b::text, %b::text, %b::text, %b::text, %b::text, %b::bytea, %b::bigint, %b::text, %b::bigint,
-    %b::bigint, %b::text, %b::bigint)
+    %b::bigint, %b::text, %b::bigint, %b::text, %b::text)
 ON CONFLICT DO NOTHING RETURNING id
+
+-- name: drop_sessions
+DELETE FROM {schema}.tokens WHERE purpose <> 'token' AND expires < %b::bigint
 
 -- name: save_token
 UPDATE {schema}.tokens SET revoked = %b::bigint, revoked_by = %b::text, last_used = %b::bigint WHERE id = %b::text

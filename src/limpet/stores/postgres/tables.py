@@ -423,6 +423,10 @@ class PostgresTables:
         """Replace what may change of a token's row."""
         self._later("save_token", *safe((token.revoked, token.revoked_by, token.last_used, token.id)))
 
+    def drop_sessions(self, before: int) -> None:
+        """Delete sessions and login codes that expired before a time."""
+        self._later("drop_sessions", before)
+
     def drop_worker(self, worker: str) -> None:
         """Delete a worker's row."""
         self._later("drop_worker", worker)

@@ -232,17 +232,22 @@ RETURNING name, every, worker, lease_until, done, done_by, error
 UPDATE limpet_duties SET every = ?2, worker = ?3, lease_until = ?4, done = ?5, done_by = ?6, error = ?7 WHERE name = ?1
 
 -- name: token_columns
-id, name, kind, "groups", roles, rights, digest, created, created_by, expires, revoked, revoked_by, last_used
+id, name, kind, "groups", roles, rights, digest, created, created_by, expires, revoked, revoked_by, last_used,
+    purpose, parent
 
 -- name: token
 SELECT {token_columns} FROM limpet_tokens WHERE id = ?1
 
 -- name: tokens
-SELECT {token_columns} FROM limpet_tokens WHERE (created, id) < (?1, ?2) ORDER BY created DESC, id DESC LIMIT ?3
+SELECT {token_columns} FROM limpet_tokens WHERE purpose = 'token' AND (created, id) < (?1, ?2)
+ORDER BY created DESC, id DESC LIMIT ?3
 
 -- name: add_token
-INSERT INTO limpet_tokens ({token_columns}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+INSERT INTO limpet_tokens ({token_columns}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
 ON CONFLICT DO NOTHING RETURNING id
+
+-- name: drop_sessions
+DELETE FROM limpet_tokens WHERE purpose <> 'token' AND expires < ?1
 
 -- name: save_token
 UPDATE limpet_tokens SET revoked = ?2, revoked_by = ?3, last_used = ?4 WHERE id = ?1

@@ -354,6 +354,10 @@ class SqliteTables:
         """Replace what may change of a token's row."""
         self._run("save_token", token.id, token.revoked, token.revoked_by, token.last_used)
 
+    def drop_sessions(self, before: int) -> None:
+        """Delete sessions and login codes that expired before a time."""
+        self._run("drop_sessions", before)
+
     def committed(self) -> None:
         """After a durable commit, remember new streams, and release the locks of removed workers."""
         for run, number in self._added.items():
