@@ -1103,6 +1103,8 @@ class InvalidReply(LimpetError):
     url: str
     status: int
     reason: str
+    fix: str = ""
+    """The hint, where a better one than the default is known."""
     code = "invalid_reply"
     _summary = "Unexpected reply {status} from {url}: {reason}."
     _hint = "Pass the address of `limpet serve` itself: redirects are not followed. Is its version the same as here?"

@@ -11,8 +11,9 @@ from limpet.cli.command_group import command, example, print_error
 from limpet.cli.load_app import named_app, run_in_app, run_with_app
 from limpet.cli.options import STORE, By, Code, Json, OwnUrl, RunId, Url, ages, complete_run, sender
 from limpet.cli.output import bar, print_json, print_text
+from limpet.compose import is_server
 from limpet.engine.execution.views import RunInfo
-from limpet.errors import LimpetError
+from limpet.errors import LimpetError, NotRemote
 from limpet.service.app import App
 from limpet.service.archives import MAX_BYTES
 from limpet.service.audit import verify_audit
@@ -68,6 +69,8 @@ def verify(  # noqa: PLR0913 - all by name, and few at a time
     async def look(app: App) -> Verified:
         if run is not None:
             return await app.verify(await app.find("run", run))
+        if is_server(url):
+            raise NotRemote(what="verifying a whole store")
         with bar("verify"):
             found = await verify_all(app.store, heads, pruned=pruned, bad=bad.append)
         if save_heads is not None and not bad:

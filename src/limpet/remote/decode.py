@@ -13,7 +13,11 @@ from limpet.remote.moment import RemoteMoment
 from limpet.service.moments import Moment, MomentJson
 from limpet.service.page import Page
 
-__all__ = ["decoded", "problem_error"]
+__all__ = ["decoded", "problem_error", "shortened"]
+
+
+class _Shortened(msgspec.Struct):
+    truncated: list[str] = []
 
 
 class _Problem(msgspec.Struct):
@@ -21,6 +25,11 @@ class _Problem(msgspec.Struct):
     detail: str
     facts: dict[str, Any]
     hint: str
+
+
+def shortened(text: bytes) -> list[str]:
+    """Return what the server left out of a reply, because the whole is too large."""
+    return msgspec.json.decode(text, type=_Shortened).truncated if b'"truncated":["$' in text else []
 
 
 def decoded(text: bytes, kind: Any) -> Any:
@@ -81,7 +90,7 @@ def _made(kind: type[LimpetError], told: _Problem) -> LimpetError | None:
 @cache
 def _kinds() -> Mapping[str, type[LimpetError]]:
     """Return the classes of errors by code."""
-    return {each.code: each for each in _below(errors.LimpetError)}
+    return {each.code: each for each in _below(errors.LimpetError) if each.__module__ == LimpetError.__module__}
 
 
 def _below(kind: type[LimpetError]) -> Iterator[type[LimpetError]]:

@@ -83,4 +83,4 @@ def _text(value: Any, name: str, *, is_duration: bool) -> Any:
 def _time(at: datetime, path: str) -> str:
     """Return a time as text. Raises InvalidArgument if it has no time zone."""
     to_microseconds(at, path)
-    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
+    return at.astimezone(UTC).isoformat()

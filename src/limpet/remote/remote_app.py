@@ -10,7 +10,6 @@ from contextlib import aclosing
 from datetime import datetime
 from difflib import get_close_matches
 from functools import wraps
-from hashlib import sha256
 from types import NoneType
 from typing import Any, NoReturn, Self, TypeVar, get_origin
 
@@ -22,7 +21,7 @@ from limpet.engine.definitions.agents import Agent, check_agent
 from limpet.engine.execution.handle import Handle, Result
 from limpet.engine.execution.local_runs import LocalRuns
 from limpet.engine.execution.principal import Principal
-from limpet.engine.execution.views import EventView
+from limpet.engine.execution.views import EventView, RunInfo
 from limpet.engine.worker.worker import Worker
 from limpet.errors import (
     InvalidArgument,
@@ -36,9 +35,9 @@ from limpet.errors import (
     other_loop,
 )
 from limpet.events import bodies as b
-from limpet.ids import Ids
+from limpet.ids import Ids, check_id
 from limpet.remote.announced_waits import announce_waits
-from limpet.remote.decode import decoded
+from limpet.remote.decode import decoded, shortened
 from limpet.remote.encode import sent
 from limpet.remote.remote_server import RemoteServer
 from limpet.service.api.core import FoundKind
@@ -47,6 +46,7 @@ from limpet.service.app import App, run_failed
 from limpet.service.conversations import Delivery
 from limpet.service.operation import Operation, operations_of
 from limpet.service.page import Page
+from limpet.service.pieces import MAX_CHARACTER
 from limpet.service.resolve import suggest, unique_prefix
 from limpet.service.tokens import CallerInfo
 from limpet.state import ENDED
@@ -55,7 +55,6 @@ from limpet.stores import Store
 __all__ = ["RemoteApp"]
 
 T = TypeVar("T")
-LONGEST_KEY = 255
 # Size of the pieces in which values and artifacts are read, in bytes. As JSON, a character of a value has up to 2 bytes
 # and one of a text up to 6, and a reply has less than 4 MB.
 VALUE_PIECE, TEXT_PIECE = 1_900_000, 600_000
@@ -104,6 +103,11 @@ class RemoteApp(App):
         return self._caller is not None
 
     @property
+    def address(self) -> str:
+        """Address of the server."""
+        return self._server.url
+
+    @property
     def worker(self) -> None:
         """None: workers open the store itself."""
 
@@ -116,6 +120,7 @@ class RemoteApp(App):
 
     async def open(self) -> Self:
         """Connect, and check the token."""
+        await self._server.close()
         self._server.open()
         try:
             text = await self._server.call(OPERATIONS["whoami"], {})
@@ -143,7 +148,15 @@ class RemoteApp(App):
 
     async def _operate(self, operation: Operation, arguments: dict[str, Any]) -> Any:
         """Send an operation with its arguments, and return its result."""
-        text = await self._call(operation, arguments)
+        text = await self._call(operation, dict(arguments))
+        for name in ("limit", "last"):
+            size: Any = arguments.get(name) or getattr(operation.parameters.get(name), "default", 1)
+            while shortened(text) and size > 1:  # of large items, a page holds fewer
+                size //= 2
+                text = await self._call(operation, {**arguments, name: size})
+        if cut := shortened(text):
+            fix = "Ask for less: a step, a value or an artifact, in pieces."
+            raise InvalidReply(url=self._server.url, status=200, reason=f"it was shortened, at {cut[0]}", fix=fix)
         return self._decoded(text, operation.result_type if _is_other(operation) else operation.python_type)
 
     def _decoded(self, text: bytes, kind: Any) -> Any:
@@ -156,7 +169,9 @@ class RemoteApp(App):
     async def _call(self, operation: Operation, given: dict[str, Any]) -> bytes:
         owner = self._owner()
         _check_sender(given.pop("by", None), owner)
-        key = _key_of(given.pop("command_id", None))
+        key = given.pop("command_id", None)
+        if key is not None:
+            key = check_id(key)
         arguments = _arguments(operation, given)
         is_repeatable = True
         if operation.is_command and key is None and "command_id" in operation.parameters:
@@ -165,6 +180,8 @@ class RemoteApp(App):
             arguments.setdefault("id", self._ids.new())
         elif operation.name == "fork":
             is_repeatable = "id" in arguments  # the server names it
+        elif operation.name == "prune":
+            is_repeatable = arguments.get("dry_run", True)  # the second reply would not tell what the first deleted
         return await self._server.call(operation, arguments, key, is_repeatable=is_repeatable)
 
     async def _result(self, operation: Operation, given: dict[str, Any]) -> Any:
@@ -197,23 +214,27 @@ class RemoteApp(App):
 
     async def find(self, kind: FoundKind, given: str, /, *, run: str = "") -> str:
         """Return the id that a unique prefix stands for. Raises NotFound, with a note that suggests ids."""
+        missing = await self._missing(kind, given, run)
+        if missing is None:
+            return given
         known = await self._listed(kind, given, run)
         found = [id for id in known if id.startswith(given)]
-        if given in found:
-            return given
-        if not found:
-            return await self._unlisted(kind, given, run, known)
         first = unique_prefix(found)
-        if first is None:
+        if first is not None:
+            return first
+        if found:
             fix = f"Pass more of the id: several {kind}s begin with this."
             raise suggest(NotFound(what=kind, id=given, fix=fix), found)
-        return first
+        if kind == "run":
+            known = [each.id for each in await self.runs(last=ITEMS)]
+        raise suggest(missing, get_close_matches(given, known))
 
     async def _listed(self, kind: FoundKind, given: str, run: str) -> list[str]:
         """Return the ids that lists show, of runs only those that contain the given one."""
         match kind:
             case "run":
-                return [each.id for each in await self.runs(text=given, last=ITEMS)]
+                pages = _each(lambda cursor: self.runs(text=given, last=ITEMS, cursor=cursor))
+                return [each.id async for each in pages]
             case "request":
                 return [each.id async for each in _each(lambda cursor: self.inbox(limit=ITEMS, cursor=cursor))]
             case "conversation":
@@ -222,22 +243,25 @@ class RemoteApp(App):
             case "artifact":
                 return [each.artifact_id for each in (await self.state(run)).artifacts]
 
-    async def _unlisted(self, kind: FoundKind, id: str, run: str, known: Sequence[str]) -> str:
-        """Return an id that lists leave out: of a decided request, or a run of a built-in agent. Raises NotFound."""
+    async def _missing(self, kind: FoundKind, id: str, run: str) -> NotFound | None:
+        """Return the error for an id that is not a whole one, or None. What the caller may not see is left to the
+        operation to refuse.
+        """
         look: Mapping[FoundKind, Callable[[], Awaitable[Any]]] = {
-            "run": lambda: self.info(id),
+            "run": lambda: self.grants(id),
             "request": lambda: self.request(id),
             "conversation": lambda: self.messages(id, last=1),
-            "artifact": lambda: self.artifact_piece(run, id),
+            "artifact": lambda: self.artifact_piece(run, id, limit=MAX_CHARACTER),
         }
         try:
             await look[kind]()
-        except NotPermitted:
-            return id  # the operation itself says so
         except NotFound as error:
-            similar = known or [each.id for each in await self.runs(last=ITEMS)]
-            raise suggest(error, get_close_matches(id, similar)) from None
-        return id
+            return error
+        except InvalidArgument:
+            return NotFound(what=kind, id=id)
+        except NotPermitted:
+            pass
+        return None
 
     async def get(self, run: str, agent: Agent[Any, Any] | None = None, /) -> Handle[Any]:
         """Return a handle on an existing run. With `agent`, its result has that agent's output type."""
@@ -269,11 +293,12 @@ class RemoteApp(App):
         """Wait until a run has ended, and return its result. Raises RunFailed, RunCancelled, or NotDone after the
         timeout.
         """
+        info = await self.info(run)
         try:
-            async with asyncio.timeout(None if timeout is None else microseconds(timeout) / SECOND):
-                ended = await self._end_of(run, quiet=quiet)
+            async with asyncio.timeout(None if timeout is None or info.ended else microseconds(timeout) / SECOND):
+                ended = await self._end_of(info, quiet=quiet)
         except TimeoutError:
-            raise NotDone(run=run, status=(await self.info(run)).status) from None
+            raise NotDone(run=run, status=info.status) from None
         match ended.kind:
             case "run.completed":
                 output = ended.body["output"]
@@ -284,13 +309,12 @@ class RemoteApp(App):
             case _:
                 raise RunCancelled(run=run, reason=ended.body["reason"])
 
-    async def _end_of(self, run: str, *, quiet: bool) -> EventView:
+    async def _end_of(self, info: RunInfo, *, quiet: bool) -> EventView:
         """Wait for the event with which a run ends, on a stream."""
+        run, local = info.id, self.local_runs.of(info.id)
         while True:
-            info = await self.info(run)
-            if info.status in ENDED:
-                return await self._recorded_end(run, info.position.seq)
-            local = self.local_runs.of(run)
+            if info.status in ENDED and (ended := await self._recorded_end(run, info.position.seq)) is not None:
+                return ended
             if not quiet:
                 await announce_waits(self, run, local)
             watched: Any = self.watch_run(run, after=str(info.position.seq))
@@ -301,17 +325,20 @@ class RemoteApp(App):
                         return found
                     if event.kind == "run.waiting" and not quiet:
                         await announce_waits(self, run, local)
+            info = await self.info(run)
 
-    async def _recorded_end(self, run: str, seq: int) -> EventView:
-        """Return the event with which a run has ended: the last one, or one that only few others follow."""
+    async def _recorded_end(self, run: str, seq: int) -> EventView | None:
+        """Return the event with which a run has ended, which only few others follow. None if it was resumed since."""
         back = 1
         while True:
             events = [event async for event in self.events(run, max(0, seq - back), follow=False)]
+            if any(event.kind == "resume.requested" for event in events):
+                return None
             for event in reversed(events):
                 if event.kind in ENDS:
                     return event
             if back >= seq:
-                raise NotDone(run=run, status="going on")  # it was resumed meanwhile
+                return None
             back *= 10
 
     async def _value(self, run: str, blob: str) -> Any:
@@ -353,8 +380,8 @@ def _arguments(operation: Operation, given: Mapping[str, Any]) -> dict[str, Any]
         if known is None:
             if value is not None and value is not ... and name != "caller":
                 raise NotRemote(what=f"{operation.name} with {name}=…")
-        elif value is not known.default:
-            found[name] = sent(value, known)
+        elif value is not known.default and (plain := sent(value, known)) is not None:
+            found[name] = plain
     for name in operation.in_path:
         if found.get(name) is None:
             raise NotRemote(what=f"{operation.name} without {name}")
@@ -364,18 +391,9 @@ def _arguments(operation: Operation, given: Mapping[str, Any]) -> dict[str, Any]
 def _check_sender(by: Principal | str | None, owner: CallerInfo) -> None:
     """Raise InvalidArgument if a command is to be sent in the name of another caller than the token's."""
     name = by.name if isinstance(by, Principal) else by
-    if name is not None and name != owner.name:
+    if name and name != owner.name:
         reason = f"is {name!r}, but the server records the owner of the token, {owner.name!r}"
         raise InvalidArgument(path="by", reason=reason, fix=f"Pass by={owner.name!r}, or open with a token of {name}.")
-
-
-def _key_of(command_id: str | None) -> str | None:
-    """Return the id of a command as a header; text that no header can have is replaced by its hash."""
-    if command_id == "":
-        raise InvalidArgument(path="command_id", reason="is empty; pass an id of your own, or None")
-    if command_id is None or (len(command_id) <= LONGEST_KEY and command_id.isascii() and command_id.isprintable()):
-        return command_id
-    return sha256(command_id.encode()).hexdigest()
 
 
 async def _each(read: Callable[[str | None], Any], cursor: str | None = None) -> AsyncGenerator[Any, None]:
@@ -396,7 +414,11 @@ def _method(operation: Operation) -> Any:
     def bound(app: RemoteApp, args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
         given = dict(signature.bind(app, *args, **named).arguments)
         del given["self"]
-        return {**given.pop(options, {}), **given}
+        more = given.pop(options, {})
+        for name in more.keys() - operation.parameters.keys():
+            allowed = [each for each in operation.parameters if each not in signature.parameters]
+            raise InvalidArgument(path=name, reason=f"unknown option; allowed: {', '.join(allowed)}")
+        return {**more, **given}
 
     if operation.is_stream:
 
@@ -432,6 +454,9 @@ def _refusal(name: str) -> Any:
 
 for _operation in OPERATIONS.values():
     setattr(RemoteApp, _operation.function.__name__, _method(_operation))
-for _name in ("once", "replay", "replay_all", "save_heads", "export", "load", "import_tasks", "export_audit"):
+for _name in (
+    *("once", "replay", "replay_all", "save_heads", "export", "load", "import_tasks", "export_audit"),
+    "create_login",
+):
     setattr(RemoteApp, _name, _refusal(_name))
 checked(RemoteApp)

@@ -25,9 +25,11 @@ from limpet.errors import (
     ServerBusy,
     StoreUnavailable,
     TooManyRequests,
+    not_open,
 )
+from limpet.ids import check_id
 from limpet.remote.decode import problem_error
-from limpet.remote.sse import messages_of
+from limpet.remote.sse import StreamMessage, messages_of
 from limpet.service.json_views import VERSION
 from limpet.service.operation import TIMEOUT, Operation
 
@@ -59,7 +61,11 @@ class RemoteServer:
 
     def __init__(self, url: str, token: str | None, clock: Clock, patience: int | None = None) -> None:
         self.url = checked_url(url)
-        self._token, self._clock, self._patience = _checked_token(token), clock, patience or PATIENCE
+        self._token, self._clock, self._patience = (
+            _checked_token(token),
+            clock,
+            PATIENCE if patience is None else patience,
+        )
         self._http: httpx.AsyncClient | None = None
 
     def __repr__(self) -> str:
@@ -118,10 +124,15 @@ class RemoteServer:
             sent = {"headers": {**headers, "content-type": "application/json"}, "content": msgspec.json.encode(rest)}
         try:
             reply = await self._client.request(operation.http_method, url, **sent)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            return _NoReply(self._unreachable(error), may_be_done=False)
-        except httpx.TransportError as error:
-            return _NoReply(ConnectionLost(reason=self._reason(error)), may_be_done=True)
+        except httpx.HTTPError as error:
+            is_sent = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+            return _NoReply(self._no_reply(error, operation), may_be_done=is_sent)
+        except (httpx.InvalidURL, UnicodeError) as error:
+            return _NoReply(InvalidArgument(path=operation.name, reason=str(error)), may_be_done=False)
+        except RuntimeError:
+            if self._http is None:
+                raise not_open() from None  # it was closed meanwhile
+            raise
         if reply.is_success:
             return reply.content
         told = self._error_of(reply)
@@ -132,25 +143,34 @@ class RemoteServer:
     ) -> AsyncGenerator[bytes, None]:
         """Yield the items of a stream as JSON. After a cut connection, it goes on from the last item."""
         rest = {name: value for name, value in given.items() if name not in operation.in_path}
-        url, delay = self._url_of(operation, given), FIRST_DELAY
+        url, delay, cursor = self._url_of(operation, given), FIRST_DELAY, None
+        if after is not None:
+            rest["after"] = after
         while True:
             try:
-                async with aclosing(self._connection(url, rest, after)) as messages:
+                async with aclosing(self._connection(operation, url, rest, cursor)) as messages:
                     async for message in messages:
                         if message.event == "end":
                             return
-                        after, delay = message.id or after, FIRST_DELAY
+                        cursor, delay = message.id or cursor, FIRST_DELAY
                         if message.data:
                             yield message.data
+                await self._clock.sleep(FIRST_DELAY)  # the server asked for a new connection
             except LimpetError as error:
-                if not _passes(error):
-                    raise
-                if delay == FIRST_DELAY:  # once for each outage
-                    log.warning("%s was interrupted, and goes on when the server answers: %s", operation.name, error)
-                await self._clock.sleep(_delay_of(error, delay))
-                delay = min(2 * delay, LONGEST_DELAY)
+                delay = await self._before_next(operation, error, delay)
 
-    async def _connection(self, url: str, rest: Mapping[str, Any], after: str | None) -> AsyncGenerator[Any, None]:
+    async def _before_next(self, operation: Operation, error: LimpetError, delay: int) -> int:
+        """Wait before a stream connects again, and return the next delay. Raises an error that does not pass."""
+        if self._http is None or not _passes(error):
+            raise error
+        if delay == FIRST_DELAY:  # once for each outage
+            log.warning("%s was interrupted, and goes on when the server answers: %s", operation.name, error)
+        await self._clock.sleep(_delay_of(error, delay))
+        return min(2 * delay, LONGEST_DELAY)
+
+    async def _connection(
+        self, operation: Operation, url: str, rest: Mapping[str, Any], after: str | None
+    ) -> AsyncGenerator[StreamMessage, None]:
         """Yield the messages of one connection, until the server says how the stream goes on."""
         headers = {"accept": "text/event-stream", **({} if after is None else {"last-event-id": after})}
         timeout = httpx.Timeout(SILENCE, connect=CONNECT)
@@ -167,28 +187,39 @@ class RemoteServer:
                     yield message
                     if message.event == "end":
                         return
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise self._unreachable(error) from error
-        except httpx.TransportError as error:
-            raise ConnectionLost(reason=self._reason(error)) from error
+        except httpx.HTTPError as error:
+            raise self._no_reply(error, operation) from error
+        except (httpx.InvalidURL, UnicodeError) as error:
+            raise InvalidArgument(path=operation.name, reason=str(error)) from error
         raise ConnectionLost(reason=f"{self.url} closed the connection")
 
     @property
     def _client(self) -> httpx.AsyncClient:
-        assert self._http is not None
+        if self._http is None:
+            raise not_open()
         return self._http
 
     def _url_of(self, operation: Operation, given: Mapping[str, Any]) -> str:
         assert operation.path is not None
+        for name in operation.in_path:
+            if name != "name":  # of a signal, which may be any text
+                check_id(str(given[name]))
+            elif given[name] in ("", ".", ".."):
+                raise InvalidArgument(path=name, reason=f"{given[name]!r} cannot be sent in a URL")
         named = {name: quote(str(given[name]), safe="") for name in operation.in_path}
         return f"{self.url}{ROOT}{operation.path.format(**named)}"
 
-    def _unreachable(self, error: httpx.TransportError) -> StoreUnavailable:
-        fix = f"Start `limpet serve` there, or correct the address {self.url}. Nothing was sent."
-        return StoreUnavailable(reason=self._reason(error), fix=fix)
-
-    def _reason(self, error: httpx.TransportError) -> str:
-        return f"no answer from {self.url}: {str(error) or type(error).__name__}"
+    def _no_reply(self, error: httpx.HTTPError, operation: Operation) -> LimpetError:
+        """Return the error for a request without a reply."""
+        reason = f"no answer from {self.url}: {str(error) or type(error).__name__}"
+        if isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
+            return InvalidArgument(path=operation.name, reason=str(error))
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+            fix = f"Start `limpet serve` there, or correct the address {self.url}. Nothing was sent."
+            return StoreUnavailable(reason=reason, fix=fix)
+        if not operation.is_command:
+            return StoreUnavailable(reason=reason, fix="Retry later. A query changes nothing.")
+        return ConnectionLost(reason=reason)
 
     def _error_of(self, reply: httpx.Response) -> LimpetError:
         """Return the error that a reply stands for. One that is not a problem came from another server or a proxy."""
@@ -215,7 +246,7 @@ def _unknown(error: LimpetError, what: str) -> StoreUnavailable:
     """Return the error for a command that may have been done, and that would be done again if it were repeated."""
     return StoreUnavailable(
         reason=f"the reply to `{what}` was lost, so it may have been done ({error.summary})",
-        fix="Pass an id of your own, and repeating it is safe. `limpet runs` shows whether this one was done.",
+        fix="Check with `limpet runs` or `limpet audit` whether it was done, before you repeat it.",
     )
 
 

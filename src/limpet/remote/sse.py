@@ -19,9 +19,13 @@ class StreamMessage(NamedTuple):
 
 async def messages_of(chunks: AsyncIterator[bytes]) -> AsyncIterator[StreamMessage]:
     """Yield the whole messages in the bytes of a stream. One that was cut off is dropped."""
-    left = b""
+    parts: list[bytes] = []
     async for chunk in chunks:
-        *whole, left = (left + chunk).split(b"\n\n")
+        if parts and b"\n" not in chunk:  # a long message, of which this is a part
+            parts.append(chunk)
+            continue
+        *whole, left = b"".join([*parts, chunk]).split(b"\n\n")
+        parts = [left]
         for text in whole:
             fields = dict(line.split(b": ", 1) for line in text.split(b"\n") if b": " in line[1:])
             if fields:

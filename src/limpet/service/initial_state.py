@@ -1,7 +1,7 @@
 """The state that a run starts with: goal, facts, plan, constraints and budget, or a whole working state."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import NoneType
 from typing import Any, NamedTuple
 
@@ -67,19 +67,16 @@ def digest_of(options: Mapping[str, Any]) -> str:
     Times are left out, since a program that repeats a start may compute them anew; durations stay the same.
     """
     kept = {name: value for name, value in options.items() if not isinstance(value, datetime | NoneType)}
-    return digest(hidden({name: _plain(value) for name, value in kept.items()}))
+    return digest(hidden({name: _plain(name, value) for name, value in kept.items()}))
 
 
-def _plain(option: Any) -> Any:
-    match option:
-        case Budget():
-            return _plain(limits_of(option))
-        case msgspec.Struct():
-            return parse(encode(option))
-        case timedelta():
-            return microseconds(option)
-        case _:
-            return _JSON.dump(option)
+def _plain(name: str, option: Any) -> Any:
+    """Return an option in one form, however it was passed: "1h" is 3,600 seconds, and a budget its limits."""
+    if name == "budget":
+        option = limits_of(option)
+    if name in ("deadline", "at"):
+        return microseconds(option)
+    return parse(encode(option)) if isinstance(option, msgspec.Struct) else _JSON.dump(option)
 
 
 def with_limits(budget: Limits | None, given: Limits | None) -> Limits | None:

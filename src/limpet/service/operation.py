@@ -425,7 +425,7 @@ class Operation:
                 continue
             try:
                 wanted = _not_null(each.type) if isinstance(arguments[name], str) else each.type
-                value = msgspec.convert(arguments[name], wanted, strict=strict)
+                value = msgspec.convert(arguments[name], wanted, strict=strict, str_keys=True)
             except (msgspec.ValidationError, ValueError) as error:
                 reason = str(error)
                 raise InvalidArgument(path=name, reason=f"{reason[:1].lower()}{reason[1:]}") from None
