@@ -36,7 +36,7 @@ def _serve(*, apps: Mapping[str, "App"], told: Callable[[str], None], **options:
 
     from limpet.web.server import ServerOptions, serve  # noqa: PLC0415 - only servers need it
 
-    asyncio.run(serve(apps, ServerOptions(**options, also=_agents(apps)), told))
+    asyncio.run(serve(apps, ServerOptions(**options, ui=True, also=_agents(apps)), told))
     return 0
 
 

@@ -350,6 +350,7 @@ class App:
     tokens = _blocking(AsyncApp.tokens)
     create_token = _blocking(AsyncApp.create_token)
     revoke_token = _blocking(AsyncApp.revoke_token)
+    create_login = _blocking(AsyncApp.create_login)
 
     # The audit log
 

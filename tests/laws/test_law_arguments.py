@@ -432,6 +432,12 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     "diff": (Example({"run": "done"}, {"since": None, "until": None, "step": None}),),
     "doctor": (Example({}, {"last": 5, "stuck": "10m"}),),
     "errors": (Example({}, {"run": None, "agent": None, "last": 5, "since": "1d", "cursor": None}),),
+    "create_login": (
+        Example(
+            {"name": "ann"},
+            {"roles": ["viewer"], "groups": ["a"], "expires": "1d", "tenant": None, "by": None},
+        ),
+    ),
     "events": (Example({"run": "done", "after": 0}, {"follow": False}),),
     "find": (
         Example({"kind": "run", "given": "done"}),

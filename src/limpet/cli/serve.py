@@ -15,14 +15,23 @@ import typer
 import limpet
 from limpet.cli.command_group import command, example
 from limpet.cli.dev import starters
-from limpet.cli.load_app import app_target, idle_app, load_worker, log_to_stderr, run_with_app, serve_until_stopped
-from limpet.cli.options import Json, OwnUrl, ages
+from limpet.cli.load_app import (
+    app_target,
+    idle_app,
+    load_worker,
+    log_to_stderr,
+    run_in_app,
+    run_with_app,
+    serve_until_stopped,
+)
+from limpet.cli.options import Json, OwnUrl, ages, own_name
 from limpet.cli.output import TableLayout, print_json, print_table
 from limpet.clock import SystemClock, microseconds
 from limpet.compose import is_server
+from limpet.engine.execution.principal import Role
 from limpet.engine.worker.duties import Retention
 from limpet.engine.worker.worker import Worker
-from limpet.errors import NotRemote
+from limpet.errors import LimpetError, NotRemote
 from limpet.ids import RandomIds
 from limpet.service.app import App
 from limpet.service.doctor import CheckOptions, Finding, check_code, run_checks
@@ -73,7 +82,7 @@ def serve(  # noqa: PLR0913 - all by name, and few at a time
 
     Clients authenticate with tokens that `limpet token create` makes, or with the token in LIMPET_TOKEN. If that is not
     set, Limpet creates a token and prints it. Traffic is not encrypted: on a shared network, put a TLS proxy in front.
-    Each request is logged to stderr.
+    On a terminal, a link is printed that logs you in to the dashboard. Each request is logged to stderr.
     """
     known = os.environ.get("LIMPET_TOKEN", "").strip()
     token = known or f"limpet_{RandomIds(SystemClock()).bits(BITS):0{BITS // 4}x}"
@@ -83,12 +92,15 @@ def serve(  # noqa: PLR0913 - all by name, and few at a time
             made = {} if known else {"token": token}
             typer.echo(msgspec.json.encode({"url": address, "mcp": f"{address}/mcp", **made}).decode())
             return
-        typer.echo(f"Serving on {address} (API: {address}/openapi.json, MCP: {address}/mcp)")
+        typer.echo(f"Serving on {address} (dashboard: {address}/ui, API: {address}/openapi.json, MCP: {address}/mcp)")
+        if login is not None:
+            typer.echo(f"log in, within ten minutes: {address}/ui/login?code={login}")
         if not known:
             typer.echo(f"token: {token} (valid until this server stops; set LIMPET_TOKEN to keep one)")
 
     apps = {TENANT: _read_only_app(code, url)}
     apps |= {name: _read_only_app(code, where) for name, where in _tenants(tenant or []).items()}
+    login = _login_code(apps[TENANT]) if sys.stdout.isatty() and not json else None
     log_to_stderr(json=json)
     logging.getLogger("mcp").setLevel(logging.WARNING)  # each request has a line already
     raise typer.Exit(
@@ -105,6 +117,19 @@ def serve(  # noqa: PLR0913 - all by name, and few at a time
             told=print_address,
         )
     )
+
+
+def _login_code(app: App) -> str | None:
+    """Return the code of a login link for the person at this terminal, who can read the store anyway."""
+
+    async def make(opened: App) -> str:
+        roles: list[Role] = ["operator", "approver", "auditor", "admin"]
+        return (await opened.create_login(own_name() or "operator", roles=roles, expires="1d", by=own_name())).code
+
+    try:
+        return run_in_app(app, make)
+    except LimpetError:
+        return None  # the store can only be read, or is not there: serving says so
 
 
 def _tenants(given: Sequence[str]) -> dict[str, str]:
@@ -136,10 +161,11 @@ def mcp(
 
 
 def _read_only_app(code: str | None, url: str | None) -> App:
-    """Return the app to query: it executes no runs and creates no store."""
+    """Return the app to query: it executes no runs and creates no store. Raises NotRemote for another server."""
+    if url is not None and is_server(url):
+        raise NotRemote(what="serving another server")
     with redirect_stdout(sys.stderr):  # stdout is for replies; a module may print when it is imported
         app = limpet.open(url, worker=False) if code is None else idle_app(code, url)
-    _ = app.store  # raises NotRemote for a client of another server
     return app.replace(creates_store=False)
 
 

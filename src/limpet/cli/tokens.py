@@ -12,6 +12,7 @@ from limpet.engine.execution.principal import Right, Role
 from limpet.service.app import App
 from limpet.service.json_values import as_json
 from limpet.service.page import Page
+from limpet.service.sessions import NewLogin
 from limpet.service.tokens import TENANT, NewToken, TokenInfo
 from limpet.times import format_time
 
@@ -71,6 +72,36 @@ def create(  # noqa: PLR0913 - all by name, and few at a time
     until = "It does not expire." if made.info.expires is None else f"It expires at {format_time(made.info.expires)}."
     typer.echo(clean(f"Token {made.info.id} for {name}. {until} It is not shown again:"), err=True)
     typer.echo(made.token)  # alone on stdout, for scripts
+
+
+@command.command(
+    rich_help_panel="Manage tokens", epilog=example("limpet login ann --role operator --role approver --group finance")
+)
+def login(  # noqa: PLR0913 - all by name, and few at a time
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Who logs in; recorded as the sender.", show_default=False)
+    ],
+    *,
+    role: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Role of the session: {_any_of(Role)}. Repeatable. Default: those of NAME's newest token."),
+    ] = None,
+    group: Annotated[list[str] | None, typer.Option(help="Group of the person. Repeatable.")] = None,
+    server: Annotated[str, typer.Option(help="Address of `limpet serve`.")] = "http://127.0.0.1:8700",
+    tenant: Annotated[str, typer.Option(help="Name of this store on the server.")] = TENANT,
+    by: By,
+    url: Url = STORE,
+    json: Json = False,
+) -> None:
+    """Print a link that logs a person in to the dashboard, once and within ten minutes."""
+
+    async def do(app: App) -> NewLogin:
+        who = await sender(app, by)
+        roles = cast("list[Role]", role or [])  # checked there
+        return await app.create_login(name, roles=roles, groups=group or [], tenant=tenant, by=who)
+
+    link = f"{server.rstrip('/')}/ui/login?code={run_with_app(url, do, creates_store=True).code}"
+    print_data({"link": link, "name": name}) if json else typer.echo(link)
 
 
 @token.command("list", epilog=example("limpet token list"))

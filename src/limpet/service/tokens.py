@@ -14,6 +14,8 @@ from hashlib import sha256
 from typing import Literal, NamedTuple, cast, get_args
 from zlib import crc32
 
+from msgspec.structs import replace
+
 from limpet.engine.execution.principal import Principal, Right, Role
 from limpet.errors import IdConflict, InvalidArgument
 from limpet.ids import ALPHABET, Ids, encode_bits
@@ -29,8 +31,11 @@ __all__ = [
     "check_caller",
     "create_token",
     "find_caller",
+    "find_token",
     "is_tenant",
+    "make_token",
     "parse_token",
+    "principal_of_token",
     "token_id",
     "token_info",
 ]
@@ -144,23 +149,32 @@ def token_id(given: str) -> str:
 
 async def find_caller(store: Store, text: str) -> Principal | None:
     """Return the caller that a token stands for, or None if the token is unknown, expired or revoked."""
+    parsed, row = parse_token(text), await find_token(store, text, "token")
+    return None if parsed is None or row is None else principal_of_token(row, parsed.tenant, "http")
+
+
+async def find_token(store: Store, text: str, purpose: Literal["token", "session", "login"]) -> TokenRow | None:
+    """Return the row of a token with this purpose, or None if the token is unknown, expired or revoked."""
     parsed = parse_token(text)
     if parsed is None:
         return None
     row = await store.token(parsed.id)
     is_known = hmac.compare_digest(_digest(text), _NO_DIGEST if row is None else row.digest)
-    if row is None or not is_known or row.revoked is not None:
+    if row is None or not is_known or row.purpose != purpose or row.revoked is not None:
         return None
-    if row.expires is not None and row.expires <= await store.now():
-        return None
+    return row if row.expires is None or row.expires > await store.now() else None
+
+
+def principal_of_token(row: TokenRow, tenant: str, door: str) -> Principal:
+    """Return the caller that a token stands for."""
     return Principal(
         name=row.name,
         kind=row.kind,
         groups=row.groups,
-        door="http",
+        door=door,
         roles=tuple(cast("Role", role) for role in row.roles if role in get_args(Role)),
         rights=tuple(cast("Right", right) for right in row.rights if right in get_args(Right)),
-        tenant=parsed.tenant,
+        tenant=tenant,
     )
 
 
@@ -175,26 +189,34 @@ async def create_token(
     check_caller(who)
     if expires is not None and expires <= await store.now():
         raise InvalidArgument(path="expires", reason="is not in the future")
-    id = encode_bits(ids.bits(5 * ID_LENGTH) if command is None else _bits_of(command), ID_LENGTH)
-    start = f"lp_{who.tenant}_{id}_{encode_bits(ids.bits(5 * SECRET_LENGTH), SECRET_LENGTH)}"
-    text = f"{start}_{_checksum(start)}"
     assert who.kind != "agent"
     row = TokenRow(
-        id=id,
+        id="" if command is None else encode_bits(_bits_of(command), ID_LENGTH),
         name=who.name,
         kind=who.kind,
         groups=_unique(who.groups),
         roles=_unique(who.roles),
         rights=_unique(who.rights),
-        digest=_digest(text),
+        digest=b"",
         created_by=by,
         expires=expires,
     )
+    text, row = make_token(ids, row, who.tenant)
     try:
         stored = await store.add_token(row)
     except IdConflict as error:
-        raise IdConflict(what="token", id=id, reason=error.reason, fix="" if command is None else REPEATED) from None
+        raise IdConflict(
+            what="token", id=row.id, reason=error.reason, fix="" if command is None else REPEATED
+        ) from None
     return NewToken(token=text, info=token_info(stored, stored.created))
+
+
+def make_token(ids: Ids, row: TokenRow, tenant: str) -> tuple[str, TokenRow]:
+    """Return the text of a new token, and its row with the digest; an empty id is replaced by a random one."""
+    id = row.id or encode_bits(ids.bits(5 * ID_LENGTH), ID_LENGTH)
+    start = f"lp_{tenant}_{id}_{encode_bits(ids.bits(5 * SECRET_LENGTH), SECRET_LENGTH)}"
+    text = f"{start}_{_checksum(start)}"
+    return text, replace(row, id=id, digest=_digest(text))
 
 
 def check_caller(who: Principal) -> None:

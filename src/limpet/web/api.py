@@ -40,6 +40,7 @@ from limpet.web.command_requests import EarlyReply, body_of, command_id_of, wait
 from limpet.web.event_streams import EventStream, StreamLimits
 from limpet.web.guard import LOCAL, Guard, Places
 from limpet.web.health import Health
+from limpet.web.lazy_site import LazySite
 from limpet.web.limits import RATE, RequestLimits
 from limpet.web.openapi import CREATING, ROOT, document
 from limpet.web.replies import answered, refused
@@ -67,6 +68,7 @@ def asgi(  # noqa: PLR0913 - all by name, and few at a time
     rate: float = RATE,
     also: Mapping[str, Mounted] | None = None,
     stopping: asyncio.Event | None = None,
+    ui: bool = False,
 ) -> ASGIApp:
     """Return an ASGI application over a store. Every request needs a token, health checks excepted.
 
@@ -78,7 +80,8 @@ def asgi(  # noqa: PLR0913 - all by name, and few at a time
     `hosts` are the accepted host names, `origins` those whose pages may call the server from a browser. `public_url` is
     the server's address as callers see it, if a proxy is in front. Each caller may send `rate` requests a second. The
     application opens and closes the apps with the server, unless they are already open. `also` maps paths to other
-    applications to serve. After `stopping` is set, callers do not wait for runs any more.
+    applications to serve. After `stopping` is set, callers do not wait for runs any more. `ui` also serves the
+    dashboard, under /ui.
     """
     given = os.environ.get("LIMPET_TOKEN", "").strip() or None if auth is None else auth
     if not rate > 0:
@@ -88,8 +91,9 @@ def asgi(  # noqa: PLR0913 - all by name, and few at a time
     apps, clock, stops = {TENANT: app, **(tenants or {})}, SystemClock(), stopping or asyncio.Event()
     places = Places(hosts, origins, public_url)
     api = routed(apps, also or {}, RequestLimits(clock, rate), places.public_url or "", stops)
-    guard = Guard(api, callers=Callers(apps, given, clock), places=places, apps=apps)
-    return AccessLog(Health(guard, apps, clock, stops), clock)
+    guard: ASGIApp = Guard(api, callers=Callers(apps, given, clock), places=places, apps=apps)
+    pages = LazySite(guard, apps=apps, places=places, clock=clock) if ui else guard
+    return AccessLog(Health(pages, apps, clock, stops), clock)
 
 
 def routed(
@@ -152,7 +156,8 @@ class _Served:
         """Return the handlers of all operations, by path and method."""
         found: dict[str, dict[str, Handler]] = {}
         for each in operations:
-            found.setdefault(f"{ROOT}{each.path}", {})[each.http_method] = self._handler(each)
+            path = f"{ROOT}{each.path}".replace("/signals/{name}", "/signals/{name:path}")  # it may contain a slash
+            found.setdefault(path, {})[each.http_method] = self._handler(each)
         return found
 
     def _handler(self, operation: Operation) -> Handler:

@@ -48,6 +48,8 @@ class ServerOptions:
     """Addresses of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed."""
     rate: float = RATE
     """Requests a second of each caller."""
+    ui: bool = False
+    """Whether to serve the dashboard, too."""
     also: Mapping[str, Mounted]
 
 
@@ -64,6 +66,7 @@ async def serve(apps: Apps, options: ServerOptions, told: Callable[[str], None])
         rate=options.rate,
         also=options.also,
         stopping=stopping,
+        ui=options.ui,
     )
     config = uvicorn.Config(
         inside,

@@ -27,6 +27,7 @@ from limpet.service.operation import (
     query,
 )
 from limpet.service.page import Page
+from limpet.service.sessions import NewLogin, create_login
 from limpet.service.tokens import TENANT, CallerInfo, NewToken, TokenInfo, create_token, token_id, token_info
 from limpet.stores import TokenRow
 
@@ -113,6 +114,45 @@ class AccessTokens(AppCore):
         made = await create_token(self.store, self._settings.ids, caller, expires=until, by=who.name, command=given)
         await self._audit_token("token.created", made.info.id, who)  # if this fails, the text of the token is lost
         return made
+
+    async def create_login(
+        self,
+        name: str,
+        /,
+        *,
+        roles: Sequence[Role] = (),
+        groups: Sequence[str] = (),
+        expires: Duration | datetime | None = "30d",
+        tenant: str | None = None,
+        by: By = None,
+    ) -> NewLogin:
+        """Create the code of a link that logs a person in to the dashboard, once and within ten minutes.
+
+        The session has the rights of the person's newest valid token. With `roles`, a token is created for it, which
+        can be revoked; its text is not shown to anyone.
+        """
+        if roles:
+            made = await self.create_token(name, roles=roles, groups=groups, expires=expires, tenant=tenant, by=by)
+            parent = await self.store.token(made.info.id)
+        else:
+            parent = await self._newest_token(name)
+        if parent is None:
+            fix = "Pass the roles of the session: `limpet login NAME --role operator`."
+            raise NotFound(what="valid token of", id=name, fix=fix)
+        who = self._principal(by)
+        code = await create_login(self.store, self._settings.ids, parent, tenant or who.tenant or TENANT)
+        await self._audit_token("login.created", parent.id, who)
+        return NewLogin(code=code, name=name)
+
+    async def _newest_token(self, name: str) -> TokenRow | None:
+        """Return the newest valid token of a person."""
+        now, before = await self.store.now(), None
+        while rows := await self.store.tokens(before=before):
+            for row in rows:
+                if row.name == name and token_info(row, now).status == "valid":
+                    return row
+            before = rows[-1].created, rows[-1].id
+        return None
 
     @command("/tokens/{token}/revoke", needs="maintain", doors=DOORS, is_destructive=True)
     async def revoke_token(

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, cast
+from urllib.parse import urlsplit
 
 from limpet.arguments import checked
 from limpet.clock import Duration, microseconds, to_microseconds
@@ -56,6 +57,13 @@ class AppCore:
         self._feed = FeedReader(settings.store, settings.clock)
         self._loop: asyncio.AbstractEventLoop | None = None
         """Event loop on which the app was opened."""
+
+    @property
+    def address(self) -> str:
+        """URL of the store, without credentials."""
+        parts = urlsplit(self._settings.url)
+        host = parts.netloc.rpartition("@")[2]
+        return parts._replace(netloc=host, query="", fragment="").geturl()
 
     @property
     def store(self) -> Store:

@@ -1,0 +1,45 @@
+"""The dashboard, which is imported with its first request: servers without browsers do not need templates."""
+
+import asyncio
+from collections.abc import Mapping
+from hashlib import sha256
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from limpet.clock import Clock
+from limpet.errors import ExtraMissing
+from limpet.ids import RandomIds
+from limpet.service.app import App
+from limpet.service.tokens import TENANT
+from limpet.web.guard import Places
+
+__all__ = ["LazySite"]
+
+ROOT = "/ui"
+
+
+class LazySite:
+    """Serves pages under /ui, and passes all other requests on."""
+
+    def __init__(self, inside: ASGIApp, *, apps: Mapping[str, App], places: Places, clock: Clock) -> None:
+        self._inside, self._apps, self._places, self._clock = inside, apps, places, clock
+        self._site: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        path = "" if scope["type"] != "http" else scope["path"].removeprefix(scope.get("root_path", ""))
+        if path != ROOT and not path.startswith(f"{ROOT}/"):
+            await self._inside(scope, receive, send)
+            return
+        if self._site is None:
+            self._site = await asyncio.to_thread(self._load)
+        await self._site(scope, receive, send)
+
+    def _load(self) -> ASGIApp:
+        try:
+            from limpet.web.ui import Site  # noqa: PLC0415 - templates take time to import
+        except ImportError as error:
+            raise ExtraMissing(extra="server") from error
+        # Cookies do not know ports, so two servers on one machine need cookies of different names.
+        key = sha256(self._apps[TENANT].address.encode()).hexdigest()[:8]
+        return Site(apps=self._apps, places=self._places, key=key, clock=self._clock, ids=RandomIds(self._clock))

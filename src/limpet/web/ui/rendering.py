@@ -1,0 +1,98 @@
+"""Templates of the dashboard, and what they need: words, classes and icons of statuses, ages, and pieces of addresses.
+
+Values are data: every text is escaped, and no template marks one as safe.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+__all__ = ["age", "render"]
+
+# Class (and so the colour) and icon of each status of a run or step.
+STATUSES: Mapping[str, tuple[str, str]] = {
+    "running": ("run", "run"),
+    "started": ("run", "run"),
+    "waiting": ("wait", "wait"),
+    "retrying": ("wait", "wait"),
+    "pending": ("", "pending"),
+    "completed": ("ok", "done"),
+    "failed": ("bad", "failed"),
+    "refused": ("bad", "failed"),
+    "unknown": ("unknown", "unknown"),
+    "quarantined": ("unknown", "quarantine"),
+    "diverged": ("unknown", "quarantine"),
+    "cancelled": ("", "cancelled"),
+    "skipped": ("", "cancelled"),
+}
+UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
+
+
+def age(between: timedelta) -> str:
+    """Return a time span as people say it: 0.4 s, 38 m, 5 h, 3 d."""
+    seconds = between.total_seconds()
+    for size, unit in UNITS:
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{int(seconds)} s" if seconds >= 10 else f"{max(seconds, 0):.1f} s"
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def _ago(text: str, now: datetime) -> str:
+    return age(now - datetime.fromisoformat(text))
+
+
+def _lasted(start: str, end: str | None, now: datetime) -> str:
+    return age((_time(end) or now) - datetime.fromisoformat(start))
+
+
+def _absolute(text: str) -> str:
+    return f"{datetime.fromisoformat(text):%-d %b %Y, %H:%M:%S} UTC"
+
+
+def _pretty(value: Any) -> str:
+    """Return a value as JSON for people; a text of several lines as it is."""
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _status_class(status: str) -> str:
+    return STATUSES.get(status, ("", "unknown"))[0]
+
+
+def _status_icon(status: str) -> str:
+    return STATUSES.get(status, ("", "unknown"))[1]
+
+
+def _link(path: str, **parameters: Any) -> str:
+    """Return an address with a query, without parameters that are not set."""
+    given = {name: value for name, value in parameters.items() if value not in (None, "", [], False)}
+    return f"{path}?{urlencode(given, doseq=True)}" if given else path
+
+
+_environment = Environment(
+    loader=PackageLoader("limpet.web.ui"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_environment.filters |= {
+    "ago": _ago,
+    "absolute": _absolute,
+    "pretty": _pretty,
+    "status_class": _status_class,
+    "status_icon": _status_icon,
+}
+_environment.globals |= {"lasted": _lasted, "link": _link}
+
+
+def render(template: str, /, **context: Any) -> str:
+    """Return a page."""
+    return _environment.get_template(template).render(**context)

@@ -1,0 +1,198 @@
+"""The dashboard as an application: who sees it, from where forms may come, and which page answers.
+
+Pages take the session's cookie only, and the API takes bearer tokens only, so a page of another site can do nothing
+with a browser that is logged in. A form is accepted from a page of this server, with the token of its session.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from importlib.resources import files
+from urllib.parse import parse_qsl
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.types import Message, Receive, Scope, Send
+
+from limpet.clock import Clock
+from limpet.errors import InvalidArgument, LimpetError, NotAuthenticated, NotFound, WrongOrigin
+from limpet.ids import Ids
+from limpet.service.app import App
+from limpet.service.operation import limpet_errors
+from limpet.service.tokens import TENANT
+from limpet.web.access_log import note
+from limpet.web.guard import Places
+from limpet.web.replies import status_of
+from limpet.web.ui.browser_sessions import BrowserSession, BrowserSessions
+from limpet.web.ui.inbox_pages import inbox_page, submit_decision
+from limpet.web.ui.login_pages import log_in_page, submit_login, submit_logout
+from limpet.web.ui.page_context import PageContext
+from limpet.web.ui.rendering import render
+from limpet.web.ui.run_pages import run_page, runs_page, submit_control
+
+__all__ = ["Site"]
+
+ROOT = "/ui"
+# Longest form, in bytes.
+LONGEST_FORM = 1024 * 1024
+HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+STATIC = {"style.css": "text/css; charset=utf-8"}
+Page = Callable[[PageContext], Awaitable[Response]]
+# Pages and forms that need a session, by the parts of their path after /ui; `*` is an id.
+PAGES: Mapping[tuple[str, tuple[str, ...]], Page] = {
+    ("GET", ("runs",)): runs_page,
+    ("GET", ("runs", "*")): run_page,
+    ("POST", ("runs", "*")): submit_control,
+    ("GET", ("inbox",)): inbox_page,
+    ("POST", ("inbox", "*")): submit_decision,
+    ("POST", ("logout",)): submit_logout,
+}
+
+
+class Site:
+    """Serves the pages."""
+
+    def __init__(self, *, apps: Mapping[str, App], places: Places, key: str, clock: Clock, ids: Ids) -> None:
+        self._apps, self._places, self._ids = apps, places, ids
+        self._sessions = BrowserSessions(apps, key, clock)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request for a page."""
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        request = Request(scope, receive)
+        reply = await self._answered(request, tuple(path.removeprefix(ROOT).strip("/").split("/")))
+        await reply(scope, receive, _marked(send))
+
+    async def _answered(self, request: Request, parts: tuple[str, ...]) -> Response:
+        session = None
+        try:
+            self._places.check_host(Headers(scope=request.scope))
+            with limpet_errors("page"):
+                if parts[:1] == ("static",):
+                    return _static(parts[1:])
+                if request.method not in ("GET", "HEAD"):
+                    self._check_source(request)
+                session = await self._sessions.find(request.scope, request.headers)
+                return await self._page(request, parts, session)
+        except LimpetError as error:
+            note(request.scope, code=error.code)
+            return self._problem(request, error, session)
+
+    async def _page(self, request: Request, parts: tuple[str, ...], session: BrowserSession | None) -> Response:
+        if parts == ("login",):
+            return await self._login(request, session)
+        if parts == ("",):
+            return RedirectResponse(f"{self._root(request)}/runs", 303)
+        if session is None:
+            if request.method in ("GET", "HEAD"):
+                return RedirectResponse(f"{self._root(request)}/login", 303)
+            raise NotAuthenticated
+        note(request.scope, who=session.who.name, tenant=session.who.tenant)
+        method = "GET" if request.method == "HEAD" else request.method
+        page, ids = _found(method, parts)
+        if page is None:
+            raise NotFound(what="page", id=request.url.path[:200], fix="Go to /ui/runs.")
+        form = await _form(request) if method == "POST" else {}
+        if method == "POST" and not session.has_sent(form.pop("form_token", "")):
+            raise WrongOrigin(origin="a form of another session")
+        app = self._apps[session.who.tenant or TENANT]
+        return await page(
+            PageContext(app=app, session=session, request=request, root=self._root(request), ids=ids, form=form)
+        )
+
+    async def _login(self, request: Request, session: BrowserSession | None) -> Response:
+        name, root = self._sessions.cookie_name(request.scope, request.headers), self._root(request)
+        if name is None:
+            raise WrongOrigin(origin=request.headers.get("host", ""))
+        if request.method == "POST":
+            form = await _form(request)
+            return await submit_login(self._apps, self._ids, form, cookie=name, root=root, request=request)
+        return await log_in_page(self._apps, request, root=root, session=session)
+
+    def _check_source(self, request: Request) -> None:
+        """Raise WrongOrigin unless a page of this server sends the request."""
+        site, origins = request.headers.get("sec-fetch-site"), request.headers.getlist("origin")
+        if site is not None:
+            if site != "same-origin":
+                raise WrongOrigin(origin=", ".join(origins) or site)
+            return
+        own = self._places.public_url or f"{request.scope['scheme']}://{request.headers.get('host', '').lower()}"
+        if [each.lower() for each in origins] != [own]:
+            raise WrongOrigin(origin=", ".join(origins) or "no page")
+
+    def _root(self, request: Request) -> str:
+        return f"{request.scope.get('root_path', '')}{ROOT}"
+
+    def _problem(self, request: Request, error: LimpetError, session: BrowserSession | None) -> Response:
+        status = status_of(error)
+        context = {
+            "root": self._root(request),
+            "who": None if session is None else session.who,
+            "form_token": "" if session is None else session.form_token,
+            "title": HTTPStatus(status).phrase,
+            "error": error,
+            "status": status,
+        }
+        return Response(render("error.html", **context), status, media_type="text/html")
+
+
+def _found(method: str, parts: tuple[str, ...]) -> tuple[Page | None, list[str]]:
+    """Return the page for a path, and the ids in it."""
+    for (wanted, pattern), page in PAGES.items():
+        if wanted == method and len(pattern) == len(parts):
+            pairs = [*zip(pattern, parts, strict=True)]
+            if all(each in ("*", part) for each, part in pairs):
+                return page, [part for each, part in pairs if each == "*"]
+    return None, []
+
+
+def _static(parts: tuple[str, ...]) -> Response:
+    name = "/".join(parts)
+    if name not in STATIC:
+        raise NotFound(what="file", id=name[:100], fix="Go to /ui/runs.")
+    data = files("limpet.web.ui").joinpath("static", name).read_bytes()
+    return Response(data, headers={"content-type": STATIC[name], "cache-control": "public, max-age=300"})
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Return the fields of a form. Raises InvalidArgument for a repeated one, or a form that is too large."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise InvalidArgument(path="form", reason=f"has the content type {kind!r}")
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LONGEST_FORM:
+            raise InvalidArgument(path="form", reason=f"larger than {LONGEST_FORM // 1024} KiB")
+    try:
+        fields = parse_qsl(body.decode(), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=500)
+    except ValueError as error:
+        raise InvalidArgument(path="form", reason=str(error)) from None
+    found = dict(fields)
+    if len(found) < len(fields):
+        raise InvalidArgument(path="form", reason="has a field twice")
+    return found
+
+
+def _marked(send: Send) -> Send:
+    """Return a `send` that adds headers against framing, sniffing, scripts of others and caching."""
+
+    async def mark(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            known = {name.lower() for name, _ in message["headers"]}
+            more = [(name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in known]
+            message = {**message, "headers": [*message["headers"], *more]}
+        await send(message)
+
+    return mark
