@@ -92,7 +92,7 @@ def asgi(  # noqa: PLR0913 - all by name, and few at a time
     places = Places(hosts, origins, public_url)
     api = routed(apps, also or {}, RequestLimits(clock, rate), places.public_url or "", stops)
     guard: ASGIApp = Guard(api, callers=Callers(apps, given, clock), places=places, apps=apps)
-    pages = LazySite(guard, apps=apps, places=places, clock=clock) if ui else guard
+    pages = LazySite(guard, apps=apps, places=places, clock=clock, stopping=stops) if ui else guard
     return AccessLog(Health(pages, apps, clock, stops), clock)
 
 

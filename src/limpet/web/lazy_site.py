@@ -21,8 +21,11 @@ ROOT = "/ui"
 class LazySite:
     """Serves pages under /ui, and passes all other requests on."""
 
-    def __init__(self, inside: ASGIApp, *, apps: Mapping[str, App], places: Places, clock: Clock) -> None:
+    def __init__(
+        self, inside: ASGIApp, *, apps: Mapping[str, App], places: Places, clock: Clock, stopping: asyncio.Event
+    ) -> None:
         self._inside, self._apps, self._places, self._clock = inside, apps, places, clock
+        self._stopping = stopping
         self._site: ASGIApp | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -42,4 +45,11 @@ class LazySite:
             raise ExtraMissing(extra="server") from error
         # Cookies do not know ports, so two servers on one machine need cookies of different names.
         key = sha256(self._apps[TENANT].address.encode()).hexdigest()[:8]
-        return Site(apps=self._apps, places=self._places, key=key, clock=self._clock, ids=RandomIds(self._clock))
+        return Site(
+            apps=self._apps,
+            places=self._places,
+            key=key,
+            clock=self._clock,
+            ids=RandomIds(self._clock),
+            stopping=self._stopping,
+        )

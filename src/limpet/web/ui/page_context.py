@@ -14,7 +14,7 @@ from limpet.service.operation import operations_of
 from limpet.web.ui.browser_sessions import BrowserSession
 from limpet.web.ui.rendering import render
 
-__all__ = ["PageContext"]
+__all__ = ["OPERATIONS", "PageContext"]
 
 OPERATIONS = operations_of(App)
 

@@ -33,12 +33,14 @@ UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 
 
 def age(between: timedelta) -> str:
-    """Return a time span as people say it: 0.4 s, 38 m, 5 h, 3 d."""
+    """Return a time span as people say it: 6 ms, 0.4 s, 38 m, 5 h, 3 d."""
     seconds = between.total_seconds()
     for size, unit in UNITS:
         if seconds >= size:
             return f"{int(seconds // size)} {unit}"
-    return f"{int(seconds)} s" if seconds >= 10 else f"{max(seconds, 0):.1f} s"
+    if seconds >= 10:
+        return f"{int(seconds)} s"
+    return f"{seconds:.1f} s" if seconds >= 0.1 else f"{max(int(seconds * 1000), 0)} ms"
 
 
 def _time(text: str | None) -> datetime | None:

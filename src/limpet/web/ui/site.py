@@ -4,6 +4,7 @@ Pages take the session's cookie only, and the API takes bearer tokens only, so a
 with a browser that is logged in. A form is accepted from a page of this server, with the token of its session.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from importlib.resources import files
@@ -15,18 +16,21 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from limpet.clock import Clock
+from limpet.engine.execution.principal import Principal
 from limpet.errors import InvalidArgument, LimpetError, NotAuthenticated, NotFound, WrongOrigin
 from limpet.ids import Ids
+from limpet.service.access import may
 from limpet.service.app import App
 from limpet.service.operation import limpet_errors
 from limpet.service.tokens import TENANT
 from limpet.web.access_log import note
+from limpet.web.event_streams import RECHECK, EventStream, StreamLimits
 from limpet.web.guard import Places
 from limpet.web.replies import status_of
 from limpet.web.ui.browser_sessions import BrowserSession, BrowserSessions
 from limpet.web.ui.inbox_pages import inbox_page, submit_decision
 from limpet.web.ui.login_pages import log_in_page, submit_login, submit_logout
-from limpet.web.ui.page_context import PageContext
+from limpet.web.ui.page_context import OPERATIONS, PageContext
 from limpet.web.ui.rendering import render
 from limpet.web.ui.run_pages import run_page, runs_page, submit_control
 
@@ -47,7 +51,7 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-STATIC = {"style.css": "text/css; charset=utf-8"}
+STATIC = {"style.css": "text/css; charset=utf-8", "icon.svg": "image/svg+xml", "live.js": "text/javascript"}
 Page = Callable[[PageContext], Awaitable[Response]]
 # Pages and forms that need a session, by the parts of their path after /ui; `*` is an id.
 PAGES: Mapping[tuple[str, tuple[str, ...]], Page] = {
@@ -63,8 +67,18 @@ PAGES: Mapping[tuple[str, tuple[str, ...]], Page] = {
 class Site:
     """Serves the pages."""
 
-    def __init__(self, *, apps: Mapping[str, App], places: Places, key: str, clock: Clock, ids: Ids) -> None:
-        self._apps, self._places, self._ids = apps, places, ids
+    def __init__(
+        self,
+        *,
+        apps: Mapping[str, App],
+        places: Places,
+        key: str,
+        clock: Clock,
+        ids: Ids,
+        stopping: asyncio.Event,
+    ) -> None:
+        self._apps, self._places, self._ids, self._stopping = apps, places, ids, stopping
+        self._streams = StreamLimits()
         self._sessions = BrowserSessions(apps, key, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -99,6 +113,8 @@ class Site:
                 return RedirectResponse(f"{self._root(request)}/login", 303)
             raise NotAuthenticated
         note(request.scope, who=session.who.name, tenant=session.who.tenant)
+        if parts == ("stream",) and request.method == "GET":
+            return self._stream(request, session)
         method = "GET" if request.method == "HEAD" else request.method
         page, ids = _found(method, parts)
         if page is None:
@@ -110,6 +126,20 @@ class Site:
         return await page(
             PageContext(app=app, session=session, request=request, root=self._root(request), ids=ids, form=form)
         )
+
+    def _stream(self, request: Request, session: BrowserSession) -> Response:
+        """Tell a page that something has changed: runs, or for someone who only decides, requests."""
+
+        async def recheck() -> Principal | None:
+            found = await self._sessions.find(request.scope, request.headers)
+            return None if found is None else found.who
+
+        request.scope[RECHECK] = recheck
+        app, who = self._apps[session.who.tenant or TENANT], session.who
+        operation = OPERATIONS["watch_runs" if may(who, "look") else "watch_inbox"]
+        after = request.headers.get("last-event-id")
+        given = {} if after is None else {"after": after}
+        return EventStream(operation.stream(app, given, who=who), who, self._streams, self._stopping)
 
     async def _login(self, request: Request, session: BrowserSession | None) -> Response:
         name, root = self._sessions.cookie_name(request.scope, request.headers), self._root(request)
