@@ -246,7 +246,7 @@ def _unknown(error: LimpetError, what: str) -> StoreUnavailable:
     """Return the error for a command that may have been done, and that would be done again if it were repeated."""
     return StoreUnavailable(
         reason=f"the reply to `{what}` was lost, so it may have been done ({error.summary})",
-        fix="Check with `limpet runs` or `limpet audit` whether it was done, before you repeat it.",
+        fix="Run `limpet audit` or `limpet runs` to see whether it was done, before you repeat it.",
     )
 
 

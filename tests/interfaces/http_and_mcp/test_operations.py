@@ -24,6 +24,7 @@ from tests.interfaces.http_and_mcp.clients import call_json
 # Commands that are not operations of a store: they start processes, or work on files and code.
 NOT_OPERATIONS = {
     "token",  # a group of commands
+    "login",  # a link for a browser
     "demo",
     "init",
     "dev",
