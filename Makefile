@@ -41,8 +41,8 @@ test: check tools .tools/fuzz/.ready  ## run all tests
 quick: check  ## run check, unit, laws, behaviour and one store, for the inner loop
 	@$(SCRATCH) $(BIN)/python -m pytest tests/unit tests/laws tests/behaviour tests/conformance/test_sqlite.py -n auto --maxprocesses 4 -q
 
-tools:  ## install PgBouncer, gcc, curl and jq for tests, if root and apt are available
-	@PATH="$$PATH:/usr/sbin"; for each in pgbouncer gcc curl jq; do \
+tools:  ## install Chromium, PgBouncer, gcc, curl and jq for tests, if root and apt are available
+	@PATH="$$PATH:/usr/sbin"; for each in chromium pgbouncer gcc curl jq; do \
 		command -v $$each >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || { \
 		export RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive; \
 		apt-get install -qq -y $$each >/dev/null 2>&1 \

@@ -78,12 +78,14 @@ class RemoteServer:
     def open(self) -> None:
         """Prepare to send requests; the first one connects."""
         headers = {} if self._token is None else {"authorization": f"Bearer {self._token}"}
+        is_encrypted = self.url.startswith("https:")
         self._http = httpx.AsyncClient(
             headers=headers,
             timeout=httpx.Timeout(REPLY, connect=CONNECT),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),  # each stream has a connection
             follow_redirects=False,
-            trust_env=self.url.startswith("https:"),  # plain HTTP does not leave the machine through a proxy
+            trust_env=is_encrypted,  # plain HTTP does not leave the machine through a proxy
+            verify=is_encrypted,  # without TLS, certificates need not be loaded
         )
 
     async def close(self) -> None:
