@@ -79,7 +79,7 @@ async def dashboard(**how: Any) -> AsyncIterator[tuple[limpet.App, str]]:
     async with served_app(agents=[support, ask], **how) as (app, address):
         for cents in (50, 950):
             await app.start(support, cents, id=f"ticket-{cents}")
-        await app.start(ask, "ann", id="ask-1")
+        await app.start(ask, "ann", id="ask-1", budget={"max_steps": 5}, deadline="1h")
         while len(await app.inbox()) < 3:
             await asyncio.sleep(0)  # noqa: TID251 - an iteration of the loop
         yield app, address
@@ -202,7 +202,9 @@ async def test_replies_forbid_scripts_frames_and_caches() -> None:
             assert headers["cache-control"] == "no-store"
 
 
-@pytest.mark.parametrize("path", ["/runs", "/runs/ticket-50", "/runs/ticket-50?step=1", "/inbox"])
+@pytest.mark.parametrize(
+    "path", ["/runs", "/runs/ticket-50", "/runs/ticket-50?step=1", "/runs/ticket-50/log", "/inbox"]
+)
 async def test_values_are_text(path: str) -> None:
     """Whatever an agent or a person wrote."""
     async with dashboard() as (app, address), logged_in(app, address) as ann:
@@ -244,6 +246,53 @@ async def test_a_run_shows_its_steps_and_its_state_at_each() -> None:
             assert "limpet" in (await ann.page(path, status)).lower()
         listed = await ann.page("/runs?text=ticket")
         assert ("ticket-50" in listed, "ask-1" in listed) == (True, False)
+
+
+async def test_a_run_is_forked_extended_and_signalled() -> None:
+    """From its page; a fault is a page of its own, and changes nothing."""
+    async with dashboard() as (app, address), logged_in(app, address) as ann:
+        page = await ann.page("/runs/ticket-950")
+        made = await ann.send("/runs/ticket-950", page, do="fork", at="2", facts='{"cents": 5}', effects="stub")
+        fork = made.headers["location"].removeprefix("/ui/runs/")
+        assert (await app.info(fork)).fork_of == "ticket-950"
+        assert (await app.state(fork)).facts["cents"] == 5
+        before = (await app.info("ask-1")).deadline
+        assert (await ann.send("/runs/ask-1", page, do="extend", max_steps="9", deadline="2h")).status_code == 303
+        assert before < (await app.info("ask-1")).deadline  # type: ignore[operator]
+        await ann.send("/runs/ask-1", page, do="signal", name="go", value='{"a": 1}')
+        [sent] = [each.body for each in await app.log("ask-1") if each.kind == "signal.received"]
+        assert (sent["signal"], sent["value"], sent["by"]) == ("go", {"json": {"a": 1}}, "ann")
+        for fields in ({"do": "fork", "facts": "{"}, {"do": "extend", "max_steps": "many"}, {"do": "explode"}, {}):
+            assert (await ann.send("/runs/ask-1", page, **fields)).status_code == 422
+        assert len(await app.runs()) == 4
+
+
+async def test_the_log_is_shown_in_pages() -> None:
+    """The newest first; a wrong cursor is refused."""
+    async with dashboard() as (app, address), logged_in(app, address) as ann:
+        last = (await app.log("ticket-50"))[-1]
+        page = await ann.page("/runs/ticket-50/log")
+        assert f">{last.seq}</td>" in page
+        assert "run.created" in page
+        assert "run.created" not in await ann.page("/runs/ticket-50/log?cursor=1")
+        await ann.page("/runs/ticket-50/log?cursor=x", 422)
+        await ann.page("/runs/nothing/log", 404)
+
+
+async def test_operators_see_what_needs_them() -> None:
+    """With the reason and the button that helps."""
+    async with dashboard() as (app, address), logged_in(app, address) as ann:
+        await app.pause("ask-1", reason=HOSTILE)
+        async with asyncio.timeout(30):
+            while "1 runs wait for an operator, 0 agents" not in (page := await ann.page("/operations")):
+                pass
+        assert html.escape(HOSTILE).replace("&quot;", "&#34;").replace("&#x27;", "&#39;") in page
+        assert "<img" not in page
+        assert "ui_support 1" in page
+        await ann.send("/runs/ask-1", page, do="resume")
+        async with asyncio.timeout(30):
+            while "Nothing needs an operator." not in await ann.page("/operations"):
+                pass
 
 
 async def test_a_viewer_sees_no_data_and_changes_nothing() -> None:

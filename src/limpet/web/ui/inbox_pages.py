@@ -1,12 +1,12 @@
 """The inbox: requests that wait for a person, each with the three things, and how it is decided."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import Response
 
 from limpet.errors import AlreadyAnswered, Expired, InvalidAnswer, InvalidArgument, NotFound
+from limpet.web.ui.form_values import json_object, json_or_text
 from limpet.web.ui.page_context import PageContext
 
 __all__ = ["inbox_page", "submit_decision"]
@@ -71,7 +71,7 @@ async def _decide(page: PageContext, request: str) -> None:
             standing = form.get("standing") == "on"
             await page.ask("approve", request=request, standing=standing, command_id=key)
         case "edit":
-            args = _object(form.get("args", ""))
+            args = json_object(form.get("args", ""), "arguments")
             await page.ask("approve", request=request, args=args, command_id=key)
         case "reject":
             await page.ask("reject", request=request, because=form.get("because", "").strip(), command_id=key)
@@ -83,20 +83,4 @@ async def _decide(page: PageContext, request: str) -> None:
 
 def _answer(form: Mapping[str, str]) -> Any:
     """Return an answer: one of the options, or JSON, or text."""
-    if "option" in form:
-        return json.loads(form["option"])
-    text = form.get("answer", "").strip()
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise InvalidArgument(path="arguments", reason=f"are not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise InvalidArgument(path="arguments", reason="are not an object")
-    return found
+    return json_or_text(form["option"] if "option" in form else form.get("answer", "").strip())

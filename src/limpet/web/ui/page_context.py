@@ -44,7 +44,7 @@ class PageContext:
 
     async def page(self, template: str, *, here: str, title: str, code: int = 200, **more: Any) -> Response:
         """Return a page with the frame that all have."""
-        stats = await self.ask("stats") if self.may("look") else {"runs": {}, "requests": 0}
+        stats = await self.ask("stats") if self.may("look") else {"runs": {}, "requests": 0, "unserved": []}
         now: datetime = await self.app.now()
         context = {
             "root": self.root,

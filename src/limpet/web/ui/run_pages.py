@@ -1,25 +1,27 @@
 """Pages of runs: the list with its filters, and one run with its steps and its state at any of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, get_args
+from urllib.parse import quote
 
 from starlette.responses import Response
 
 from limpet.engine.execution.views import Status
 from limpet.errors import InvalidArgument, NotFound
+from limpet.service.page import number_of
+from limpet.service.views import one_line
+from limpet.web.ui.form_values import json_object, json_or_text
 from limpet.web.ui.page_context import PageContext
 
-__all__ = ["run_page", "runs_page", "submit_control"]
+__all__ = ["log_page", "run_page", "runs_page", "submit_control", "with_shown"]
 
 ON_A_PAGE = 50
 STATUSES = get_args(Status)
 # Filters of the list that are texts.
 FILTERS = ("agent", "session", "user", "text", "waits_for", "parent", "since")
-# Steps that a run shows at once.
-STEPS = 200
-# Commands of the buttons of a run, and whether each needs a reason.
-CONTROLS: Mapping[str, bool] = {"pause": False, "resume": False, "cancel": True}
+# Events on a page of the log.
+EVENTS = 200
 
 
 async def runs_page(page: PageContext) -> Response:
@@ -34,7 +36,7 @@ async def runs_page(page: PageContext) -> Response:
         "runs.html",
         here="runs",
         title="Runs",
-        runs=[_row(each) for each in found["items"]],
+        runs=[with_shown(each) for each in found["items"]],
         next=found["next"],
         counts={each: stats["runs"].get(each, 0) for each in STATUSES},
         status=status,
@@ -44,7 +46,7 @@ async def runs_page(page: PageContext) -> Response:
     )
 
 
-def _row(run: Mapping[str, Any]) -> dict[str, Any]:
+def with_shown(run: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run with what its row shows beyond the API: a bar, and what it waits for."""
     return {**run, "shown": _shown_status(run), "bar": _bar(run["position"])}
 
@@ -76,7 +78,7 @@ async def run_page(page: PageContext) -> Response:
         here="runs",
         title=run,
         report=report,
-        run=_row(report["run"]),
+        run=with_shown(report["run"]),
         selected=selected,
         last=last,
         rows=[*_tracks(report["timeline"], await page.app.now())],
@@ -129,12 +131,67 @@ def _at(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
+async def log_page(page: PageContext) -> Response:
+    """Show the events of a run, the newest page first."""
+    [run] = page.ids
+    info = await page.ask("info", run=run)
+    last = info["position"]["seq"]
+    given = page.request.query_params.get("cursor")
+    after = max(0, last - EVENTS) if given is None else number_of(given) or 0
+    found = await page.ask("log", run=run, limit=EVENTS, cursor=str(after))
+    return await page.page(
+        "log.html",
+        here="runs",
+        title=f"Log of {run}",
+        run=with_shown(info),
+        events=[{**event, "line": one_line(event["body"])} for event in found["items"]],
+        earlier=None if after == 0 else max(0, after - EVENTS),
+        later=found["next"],
+    )
+
+
 async def submit_control(page: PageContext) -> Response:
-    """Send a command to a run."""
+    """Send a command to a run, and show it; of a fork, show the fork."""
     [run] = page.ids
     command = page.form.get("do", "")
     if command not in CONTROLS:
         raise InvalidArgument(path="do", reason=f"{command[:20]!r} is none of {', '.join(CONTROLS)}")
-    more = {"reason": page.form.get("reason", "").strip()} if CONTROLS[command] else {}
-    await page.ask(command, run=run, command_id=page.form.get("command_id") or None, **more)
-    return page.redirect(f"/runs/{run}")
+    found = await page.ask(command, run=run, command_id=page.form.get("command_id"), **CONTROLS[command](page.form))
+    return page.redirect(f"/runs/{quote(found['id'], safe='')}")
+
+
+def _nothing(_: Mapping[str, str]) -> dict[str, Any]:
+    return {}
+
+
+def _reason(form: Mapping[str, str]) -> dict[str, Any]:
+    return {"reason": form.get("reason", "").strip()}
+
+
+def _extension(form: Mapping[str, str]) -> dict[str, Any]:
+    limits = {name: form[name].strip() for name in LIMITS if form.get(name, "").strip()}
+    return {"budget": limits or None, "deadline": form.get("deadline", "").strip(), "because": form.get("because", "")}
+
+
+def _signal(form: Mapping[str, str]) -> dict[str, Any]:
+    return {"name": form.get("name", "").strip(), "value": json_or_text(form.get("value", ""))}
+
+
+def _fork(form: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options of a fork. The facts of the form replace those of the run."""
+    facts = json_object(form.get("facts", ""), "facts") if form.get("facts", "").strip() else None
+    step = _number(form.get("at"))
+    return {"at": step, "patch": None if not facts else {"facts": facts}, "effects": form.get("effects", "ask")}
+
+
+# Limits that a form can raise.
+LIMITS = ("max_steps", "max_cost", "max_llm_tokens")
+# The commands of the buttons of a run, and how their forms are read.
+CONTROLS: Mapping[str, Callable[[Mapping[str, str]], dict[str, Any]]] = {
+    "pause": _nothing,
+    "resume": _nothing,
+    "cancel": _reason,
+    "extend": _extension,
+    "signal": _signal,
+    "fork": _fork,
+}

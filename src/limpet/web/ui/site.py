@@ -30,9 +30,10 @@ from limpet.web.replies import status_of
 from limpet.web.ui.browser_sessions import BrowserSession, BrowserSessions
 from limpet.web.ui.inbox_pages import inbox_page, submit_decision
 from limpet.web.ui.login_pages import log_in_page, submit_login, submit_logout
+from limpet.web.ui.operation_pages import operations_page
 from limpet.web.ui.page_context import OPERATIONS, PageContext
 from limpet.web.ui.rendering import render
-from limpet.web.ui.run_pages import run_page, runs_page, submit_control
+from limpet.web.ui.run_pages import log_page, run_page, runs_page, submit_control
 
 __all__ = ["Site"]
 
@@ -58,6 +59,8 @@ PAGES: Mapping[tuple[str, tuple[str, ...]], Page] = {
     ("GET", ("runs",)): runs_page,
     ("GET", ("runs", "*")): run_page,
     ("POST", ("runs", "*")): submit_control,
+    ("GET", ("runs", "*", "log")): log_page,
+    ("GET", ("operations",)): operations_page,
     ("GET", ("inbox",)): inbox_page,
     ("POST", ("inbox", "*")): submit_decision,
     ("POST", ("logout",)): submit_logout,
