@@ -88,6 +88,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(("kind", "how", "older", "step"), [*empty, *oldest, *older])
     elif "older_or_none" in metafunc.fixturenames:
         metafunc.parametrize("older_or_none", [0, *versions])
+    elif "older" in metafunc.fixturenames:
+        metafunc.parametrize("older", sorted({*versions, *range(4, NEWEST, 4)}))
 
 
 async def test_an_interrupted_migration_is_finished_by_the_next_process(
@@ -120,7 +122,6 @@ async def test_ten_concurrent_processes_create_or_migrate_one_schema(fresh: Fres
     assert schema_of(url) == await opened_schema(fresh())
 
 
-@pytest.mark.parametrize("older", range(1, NEWEST))
 async def test_an_older_store_is_migrated_with_its_runs(fresh: Fresh, older: int) -> None:
     """Its schema equals a new one, and new features work."""
     url, wanted = fresh(), await opened_schema(fresh())
