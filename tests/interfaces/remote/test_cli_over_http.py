@@ -7,7 +7,13 @@ from types import ModuleType
 
 import pytest
 
-from tests.interfaces.cli import test_answer_prompt, test_commands, test_queries, test_run_control
+from tests.interfaces.cli import (
+    test_answer_prompt,
+    test_commands,
+    test_queries,
+    test_run_control,
+    test_watch,
+)
 from tests.interfaces.cli.run_cli import LIMPET, limpet, limpet_json, terminal
 from tests.interfaces.remote.conftest import served_copy
 
@@ -25,7 +31,13 @@ def remote_tests(module: ModuleType) -> dict[str, object]:
 
 
 filled = test_queries.filled
-for _module in (test_answer_prompt, test_commands, test_queries, test_run_control):
+for _module in (
+    test_answer_prompt,
+    test_commands,
+    test_queries,
+    test_run_control,
+    test_watch,
+):
     globals().update(remote_tests(_module))
 
 
