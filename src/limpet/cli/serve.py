@@ -100,7 +100,7 @@ def serve(  # noqa: PLR0913 - all by name, and few at a time
 
     apps = {TENANT: _read_only_app(code, url)}
     apps |= {name: _read_only_app(code, where) for name, where in _tenants(tenant or []).items()}
-    login = _login_code(apps[TENANT]) if sys.stdout.isatty() and not json else None
+    login = _login_code(_read_only_app(code, url)) if sys.stdout.isatty() and not json else None
     log_to_stderr(json=json)
     logging.getLogger("mcp").setLevel(logging.WARNING)  # each request has a line already
     raise typer.Exit(

@@ -5,13 +5,17 @@ import html
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 import limpet
+from limpet import sync
 from limpet.service.sessions import LOGIN_LASTS, SESSION_LASTS
+from tests.interfaces.cli.run_cli import LIMPET, limpet_json, terminal
+from tests.interfaces.cli.run_cli import limpet as limpet_command
 from tests.interfaces.http_and_mcp.clients import TOKEN
 from tests.interfaces.remote.remote_servers import served_app
 
@@ -322,3 +326,24 @@ async def test_a_session_of_a_tenant_sees_its_own_runs(tmp_path: Any) -> None:
         page = await ann.page("/runs")
         assert ("walrus-1" in page, "pelican" in page) == (True, False)
         await ann.page("/runs/pelican-1", 404)
+
+
+def test_serve_prints_a_login_link_on_a_terminal(tmp_path: Path) -> None:
+    """It logs the person at the terminal in, as a command does for anyone."""
+    url = f"sqlite:///{tmp_path}/limpet.db"
+    with sync.open(url, agents=[ask]) as app:
+        app.start(ask, "ann", id="ask-1")
+    with terminal(LIMPET, "serve", "--port", "0", columns=300, LIMPET_URL=url, LOGNAME="ann") as view:
+        shown = view.until("code=") + view.until("\n")
+        [address, code] = re.findall(r"(http://[0-9.:]+)/ui/login\?code=(\S+)", shown)[0]
+        with httpx.Client(base_url=address, headers=SAME) as browser:
+            assert browser.post("/ui/login", data={"code": code}).status_code == 303
+            assert "ask-1" in browser.get("/ui/runs").text
+            link = limpet_json("login", "ann", "--server", address, LIMPET_URL=url)["link"]
+            assert "Log in as ann" in browser.get(link).text
+            browser.cookies.clear()
+            assert browser.post("/ui/login", data={"code": link.rpartition("=")[2]}).status_code == 303
+        view.type("\x03")
+        view.end()
+    unknown = limpet_command("login", "eve", LIMPET_URL=url)
+    assert (unknown.exit_code, "--role" in unknown.stderr) == (1, True)
