@@ -64,6 +64,15 @@ def _pretty(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
+def _unquoted(text: str) -> str:
+    """Return an option as people say it: a text without its quotes."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return text  # it was shortened
+    return found if isinstance(found, str) else text
+
+
 def _status_class(status: str) -> str:
     return STATUSES.get(status, ("", "unknown"))[0]
 
@@ -89,6 +98,7 @@ _environment.filters |= {
     "ago": _ago,
     "absolute": _absolute,
     "pretty": _pretty,
+    "unquoted": _unquoted,
     "status_class": _status_class,
     "status_icon": _status_icon,
 }
