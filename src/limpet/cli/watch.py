@@ -7,7 +7,7 @@ import stat
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from limpet.cli.output import clean, console, print_line
 from limpet.cli.pages import runs_table
@@ -59,15 +59,14 @@ def _pipe() -> int | None:
 
 async def print_log(events: AsyncIterator[EventView], *, json: bool) -> None:
     """Print events, one per line."""
-    out = console()
-    async for event in events:
-        if json:
-            print_line(event)
-        else:
-            line = clean(
-                f"{event.seq:>4}  {format_time(event.time)}  {event.kind:<18}  {one_line(event.body)}".rstrip()
-            )
-            out.print(line, overflow="ellipsis", no_wrap=True)
+    out, reading = console(), cast("AsyncGenerator[EventView, None]", events)
+    async with aclosing(reading):  # a stream is closed before the loop ends
+        async for event in reading:
+            if json:
+                print_line(event)
+            else:
+                line = f"{event.seq:>4}  {format_time(event.time)}  {event.kind:<18}  {one_line(event.body)}".rstrip()
+                out.print(clean(line), overflow="ellipsis", no_wrap=True)
 
 
 async def watch(app: App, look: Callable[[], Awaitable[Page[RunInfo]]], *, json: bool) -> None:

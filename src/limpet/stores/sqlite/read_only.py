@@ -38,6 +38,11 @@ QUERIES: dict[Way, str] = {
 MOST_REPEATS = 20
 
 
+def _is_locked(path: Path) -> bool:
+    """Return whether a file exists, and cannot be written by this user."""
+    return not os.access(path, os.W_OK) and path.exists()
+
+
 def why_read_only(path: Path) -> ReadOnlyStore | None:
     """Return why a file cannot be written here, or None. A file that does not exist is not judged."""
     if not path.is_file():
@@ -46,7 +51,7 @@ def why_read_only(path: Path) -> ReadOnlyStore | None:
         return ReadOnlyStore(reason=f"{path} is not writable for this user")
     beside = [path.with_name(f"{path.name}{suffix}") for suffix in ("-wal", "-shm", "-gate")]
     for each in beside:
-        if not os.access(each, os.W_OK) and each.exists():  # In this order: the last writer deletes some of them.
+        if all(_is_locked(each) for _ in range(3)):  # Another process may create or delete it between two looks.
             return ReadOnlyStore(reason=f"{each} is not writable for this user")
     if not os.access(path.parent, os.W_OK) and not all(each.exists() for each in beside):
         return ReadOnlyStore(reason=f"the folder {path.parent} is not writable for this user")
