@@ -260,7 +260,7 @@ class RemoteApp(App):
         except InvalidArgument:
             return NotFound(what=kind, id=id)
         except NotPermitted:
-            pass
+            return None
         return None
 
     async def get(self, run: str, agent: Agent[Any, Any] | None = None, /) -> Handle[Any]:

@@ -204,7 +204,7 @@ class RemoteServer:
     def _url_of(self, operation: Operation, given: Mapping[str, Any]) -> str:
         assert operation.path is not None
         for name in operation.in_path:
-            if name != "name":  # of a signal, which may be any text
+            if not operation.parameters[name].about.is_free_text:
                 check_id(str(given[name]))
             elif given[name] in ("", ".", ".."):
                 raise InvalidArgument(path=name, reason=f"{given[name]!r} cannot be sent in a URL")

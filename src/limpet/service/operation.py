@@ -107,6 +107,8 @@ class Param:
     """Name of the command line option, if it is not the parameter's name."""
     is_argument: bool = False
     """Whether the command line takes it by position."""
+    is_free_text: bool = False
+    """Whether a parameter in the path may be any text, also one with a slash. It is the last part of its path."""
     right: Right | None = None
     """Right that a caller over HTTP or MCP needs in order to set it."""
 

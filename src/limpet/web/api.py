@@ -156,7 +156,10 @@ class _Served:
         """Return the handlers of all operations, by path and method."""
         found: dict[str, dict[str, Handler]] = {}
         for each in operations:
-            path = f"{ROOT}{each.path}".replace("/signals/{name}", "/signals/{name:path}")  # it may contain a slash
+            path = f"{ROOT}{each.path}"
+            for name in each.in_path:
+                if each.parameters[name].about.is_free_text:
+                    path = path.replace(f"{{{name}}}", f"{{{name}:path}}")
             found.setdefault(path, {})[each.http_method] = self._handler(each)
         return found
 

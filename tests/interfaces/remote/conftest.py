@@ -6,16 +6,10 @@ from shutil import copytree
 
 import pytest
 
-from tests.interfaces.cli.run_cli import fill
+from tests.interfaces.cli.conftest import template
 from tests.interfaces.remote.remote_servers import served_in_thread
 
-
-@pytest.fixture(scope="session")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with a failed run, one that waits for a person, and one whose agent no worker serves."""
-    folder = tmp_path_factory.mktemp("store")
-    fill(folder)
-    return folder
+__all__ = ["served_copy", "template", "url"]
 
 
 @pytest.fixture

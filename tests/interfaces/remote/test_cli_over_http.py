@@ -52,7 +52,7 @@ def test_whoami_shows_the_owner_of_the_token(url: str) -> None:
     who = limpet_json("whoami")["name"]
     assert limpet_json("pause", "letter-1")["id"] == "letter-1"
     assert f"by {who} (http)" in limpet("show", "letter-1").stdout
-    wrong = limpet("resume", "letter-1", "--by", "somebody-else")
+    wrong = limpet("resume", "letter-1", "--by", "ben")
     assert (wrong.exit_code, "Invalid by" in wrong.stderr) == (2, True)
 
 

@@ -30,7 +30,7 @@ WAITING = 30
 
 @dataclass
 class Parcel:
-    """What the agent gets and returns."""
+    """The agent's input and output."""
 
     to: str
     cents: int
@@ -436,12 +436,12 @@ REFUSED = {
     "create_login",
     *("audit_log", "audit_trail"),
 }
-"""What only an app with a store has."""
+"""Members that only an app with a store has."""
 OWN = {
     *("open", "close", "is_open", "replace", "serves", "worker", "run", "get", "result", "events", "replies", "value"),
     *("artifact", "now", "find", "address"),
 }
-"""What a remote app does itself, by operations."""
+"""Members that a remote app makes of operations."""
 
 
 def test_every_method_is_sent_or_refused() -> None:

@@ -180,7 +180,7 @@ class Control(AppCore):
     async def signal(
         self,
         run: RunId,
-        name: Annotated[str, Param(description="Name of the signal.", examples=["paid"])],
+        name: Annotated[str, Param(description="Name of the signal.", examples=["paid"], is_free_text=True)],
         value: Annotated[object, Param(description="Value, as JSON; text if it does not parse."), InDoors(Any)] = None,
         /,
         *,
