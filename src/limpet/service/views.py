@@ -78,6 +78,7 @@ def run_info(row: RunRow, waits_for: Sequence[WaitsFor]) -> RunInfo:
         updated=to_datetime(row.time),
         ended=to_datetime_or_none(row.ended),
         deadline=to_datetime_or_none(row.deadline),
+        cost=row.cost,
         user=row.user,
         session=row.session,
         conversation=row.conversation or conversation_of(row.id),

@@ -70,6 +70,7 @@ def saved_columns(row: RunRow) -> tuple[Any, ...]:
         row.undoing,
         row.cancelling,
         row.deadline,
+        row.cost,
     )
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "apply",
     "apply_request",
     "claimed_row",
+    "cost_of",
     "new_row",
     "project",
 ]
@@ -51,6 +52,13 @@ class Woken(NamedTuple):
     """Something happened that the run may wait for."""
 
     key: str
+    cost: float = 0.0
+
+
+class Paid(NamedTuple):
+    """A step had a cost."""
+
+    cost: float
 
 
 class DeadlineMoved(NamedTuple):
@@ -75,7 +83,7 @@ class Undoing(NamedTuple):
     """A compensation has started."""
 
 
-RowChange = Left | GoalChanged | Woken | DeadlineMoved | Cancelling | Paused | Resumed | Undoing
+RowChange = Left | GoalChanged | Woken | Paid | DeadlineMoved | Cancelling | Paused | Resumed | Undoing
 
 
 class RequestInserted(NamedTuple):
@@ -124,12 +132,16 @@ _SETTLED = Delta(settled=True)
 
 def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one match over all kinds
     """Return what an event changes in rows."""
-    if type(body) is b.StepCompleted:  # checked first, because most events are about steps
+    if type(body) is b.StepCompleted and not cost_of(body):  # checked first, because most events are about steps
         return _SETTLED
     match body:
         case b.StepStarted():
             return Delta(body.number, request=None if body.grant is None else ApprovalUsed(body.grant))
-        case b.StepCompleted() | b.StepFailed() | b.StepResolved() | b.TurnStarted():
+        case b.StepCompleted() | b.StepFailed():
+            return _SETTLED if not cost_of(body) else Delta(settled=True, row=Paid(cost_of(body)))
+        case b.StepUnknown():
+            return NOTHING if not cost_of(body) else Delta(row=Paid(cost_of(body)))
+        case b.StepResolved() | b.TurnStarted():
             return _SETTLED
         case b.StatePatched():
             return _described(body)
@@ -154,7 +166,7 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
         case b.RequestExpired():
             return _request_expired(body)
         case b.AgentReturned():
-            return Delta(row=Woken(f"run:{body.run}"))
+            return Delta(row=Woken(f"run:{body.run}", cost_of(body)))
         case b.SignalReceived():
             return Delta(row=Woken(f"signal:{body.signal}"))
         case b.DeadlineExtended():
@@ -178,7 +190,6 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
             return NOTHING  # These create or claim a whole row.
         case (
             b.StepProgressed()
-            | b.StepUnknown()
             | b.DecisionMade()
             | b.ValueRecorded()
             | b.VersionChosen()
@@ -204,6 +215,11 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
             return NOTHING
         case _:
             assert_never(body)
+
+
+def cost_of(body: b.StepCompleted | b.StepFailed | b.StepUnknown | b.AgentReturned) -> float:
+    """Return the cost that an event records."""
+    return 0.0 if body.spent is None else body.spent.cost
 
 
 def new_row(event: Event, body: AnyBody) -> RunRow:
@@ -299,7 +315,10 @@ def apply(row: RunRow, change: RowChange, now: int) -> RunRow:  # noqa: C901 - o
                 item=row.item if change.item is None and change.items is None else change.item,
             )
         case Woken():
-            return _ready(row, now) if row.status == "waiting" and change.key in row.waits else row
+            paid = replace(row, cost=row.cost + change.cost) if change.cost else row
+            return _ready(paid, now) if row.status == "waiting" and change.key in row.waits else paid
+        case Paid():
+            return replace(row, cost=row.cost + change.cost)
         case DeadlineMoved():
             return replace(row, deadline=later(row.deadline, change.deadline))
         case Cancelling():

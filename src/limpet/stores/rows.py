@@ -78,6 +78,8 @@ class RunRow(Part, frozen=True, kw_only=True):
     """Sequence of the last shared event."""
     deadline: int | None = None
     """The run fails at this time, and its requests cannot be answered any more."""
+    cost: float = 0.0
+    """Recorded cost of its steps and of the runs that it called; for a fork, since it was forked."""
     labels: dict[str, str] = {}
 
     @property

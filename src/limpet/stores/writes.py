@@ -85,7 +85,7 @@ __all__ = [
 
 R_co = TypeVar("R_co", covariant=True)
 # The settings that record whether a store is encrypted, and whether all its events are indexed by step.
-ENCRYPTED, DERIVED, YES = "encrypted", "derived_with_deadlines", "yes"
+ENCRYPTED, DERIVED, YES = "encrypted", "derived_with_costs", "yes"
 # Events with which the owner gives up the run.
 LEAVING = (RunWaiting, RunCompleted, RunFailed, RunCancelled)
 

@@ -76,6 +76,8 @@ class RunInfo:
     """When it ended; null while it lasts."""
     deadline: datetime | None = None
     """When it fails if it has not ended."""
+    cost: float = 0.0
+    """Recorded cost so far, also of the runs that it called; for a fork, since it was forked."""
     user: str | None = None
     """User that it belongs to."""
     session: str | None = None

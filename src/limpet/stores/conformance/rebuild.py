@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from limpet.errors import LeaseLost, NotFound
 from limpet.events import (
@@ -12,6 +13,7 @@ from limpet.events import (
     Lineage,
     PlanItem,
     Revision,
+    Spent,
     StatePatch,
     Wait,
     canonical,
@@ -217,6 +219,23 @@ async def death_counts_in_rows_match_the_log(world: World) -> None:
     await owner.append(started(), completed())
     await _is_sound(world)
     assert (await owner.row()).deaths == 0
+
+
+@behaviour()
+async def the_cost_in_a_row_matches_the_log(world: World) -> None:
+    """The row adds up the costs of steps, however they ended, and of called runs."""
+    owner, price = await world.own(), Spent(cost=0.1)
+    ended = replace(completed(), spent=price)
+    await owner.append(started(), ended)
+    await owner.append(started(2), b.StepFailed(name="t#2", number=2, attempt=1, failure=FAILED.failure, spent=price))
+    await owner.append(started(3), b.StepUnknown(name="t#3", number=3, attempt=1, reason="lost", spent=price))
+    await owner.append(started(4), completed(4))
+    assert (await owner.row()).cost == 0.1 + 0.1 + 0.1
+    await _is_sound(world)
+    returned = b.AgentReturned(command="c1", run="r2", outcome="completed", spent=Spent(cost=2.5))
+    await world.store.send_commands("r1", returned, actor="r2")
+    assert (await owner.row()).cost == 0.1 + 0.1 + 0.1 + 2.5
+    await _is_sound(world)
 
 
 @behaviour()

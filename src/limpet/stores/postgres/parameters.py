@@ -19,13 +19,14 @@ _NUMBERS = count(1)
 _PARAMETER = re.compile(r"%(?:\((\w+)\))?b::(\w+(?:\[\])?)")
 _HEADER = struct.Struct(">iiIii")
 _LENGTH = struct.Struct(">i")
-_BOOLEAN, _BYTES, _INTEGER, _TEXT, _INT4 = 16, 17, 20, 25, 23
+_BOOLEAN, _BYTES, _INTEGER, _TEXT, _INT4, _FLOAT8 = 16, 17, 20, 25, 23, 701
 # In an array of fixed-size values, each value is preceded by that size.
 _TRUE_OR_FALSE, _HASH = _LENGTH.pack(1), _LENGTH.pack(32)
 _NULL = _LENGTH.pack(-1)
 
 int8 = struct.Struct(">q").pack
 """Encode a bigint."""
+_float8 = struct.Struct(">d").pack
 
 
 class Statement:
@@ -107,6 +108,10 @@ def _int4s(values: Sequence[int | None]) -> bytes:
     return _array(_INT4, [None if value is None else _LENGTH.pack(value) for value in values])
 
 
+def _float8s(values: Sequence[float | None]) -> bytes:
+    return _array(_FLOAT8, [None if value is None else _float8(value) for value in values])
+
+
 def _boolean(value: object) -> bytes:
     return b"\1" if value else b"\0"
 
@@ -128,9 +133,11 @@ _ENCODERS: dict[str, Callable[[Any], bytes]] = {
     "text": str.encode,
     "bytea": bytes,
     "boolean": _boolean,
+    "float8": _float8,
     "bigint[]": integers,
     "int[]": _int4s,
     "text[]": texts,
     "bytea[]": byte_strings,
     "boolean[]": booleans,
+    "float8[]": _float8s,
 }

@@ -107,7 +107,7 @@ LIMIT 1
 s.number, s.id, s.type, s.agent, s.agent_version, s.status, s.waits, s.ready_at, s.seq, s.hash, s.time, s.fence,
 s.worker, s.deaths, s.alone, s.created, s.start_at, s.ended, s."user", s.session, s.conversation, s.parent, s.exclusive,
 s.goal, s.step, s.steps, s.item, s.items, s.undoing, s.cancelling, s.origin, s.origin_at, s.deadline,
-s.labels
+s.cost, s.labels
 
 -- name: peek
 SELECT {columns} FROM {schema}.streams AS s WHERE s.id = %b::text
@@ -129,12 +129,13 @@ SELECT nextval(pg_get_serial_sequence('{schema}.streams', 'number')) FROM genera
 INSERT INTO {schema}.streams (
     number, id, type, agent, agent_version, status, waits, ready_at, seq, hash, time, fence, worker, deaths, alone,
     created, start_at, ended, "user", session, conversation, parent, exclusive, goal, step, steps, item, items, undoing,
-    cancelling, origin, origin_at, deadline, labels
+    cancelling, origin, origin_at, deadline, cost, labels
 ) SELECT w.* FROM unnest(
     %b::bigint[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::bigint[],
     %b::bytea[], %b::bigint[], %b::bigint[], %b::text[], %b::bigint[], %b::boolean[], %b::bigint[], %b::bigint[],
     %b::bigint[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::bigint[],
-    %b::bigint[], %b::bigint[], %b::boolean[], %b::boolean[], %b::text[], %b::bigint[], %b::bigint[], %b::text[]
+    %b::bigint[], %b::bigint[], %b::boolean[], %b::boolean[], %b::text[], %b::bigint[], %b::bigint[],
+    %b::float8[], %b::text[]
 ) AS w
 
 -- name: add_labels
@@ -211,13 +212,13 @@ UPDATE {schema}.streams AS s
 SET status = w.status, waits = w.waits, ready_at = w.ready_at, seq = w.seq, hash = w.hash, time = w.time,
     fence = w.fence, worker = w.worker, deaths = w.deaths, alone = w.alone, ended = w.ended, goal = w.goal,
     step = w.step, item = w.item, items = w.items, undoing = w.undoing, cancelling = w.cancelling,
-    deadline = w.deadline
+    deadline = w.deadline, cost = w.cost
 FROM unnest(
     %b::text[], %b::text[], %b::bigint[], %b::bigint[], %b::bytea[], %b::bigint[], %b::bigint[], %b::text[],
     %b::bigint[], %b::boolean[], %b::bigint[], %b::text[], %b::bigint[], %b::bigint[], %b::bigint[], %b::boolean[],
-    %b::boolean[], %b::bigint[], %b::bigint[]
+    %b::boolean[], %b::bigint[], %b::float8[], %b::bigint[]
 ) AS w (status, waits, ready_at, seq, hash, time, fence, worker, deaths, alone, ended, goal, step, item, items, undoing,
-    cancelling, deadline, number)
+    cancelling, deadline, cost, number)
 WHERE s.number = w.number
 
 -- name: rewrite
@@ -228,7 +229,7 @@ SET type = %b::text, agent = %b::text, agent_version = %b::text, status = %b::te
     ended = %b::bigint, "user" = %b::text, session = %b::text, conversation = %b::text, parent = %b::text, exclusive = %b::text,
     goal = %b::text, step = %b::bigint, steps = %b::bigint, item = %b::bigint, items = %b::bigint,
     undoing = %b::boolean, cancelling = %b::boolean, origin = %b::text, origin_at = %b::bigint,
-    deadline = %b::bigint, labels = %b::text
+    deadline = %b::bigint, cost = %b::float8, labels = %b::text
 WHERE number = %b::bigint
 
 -- name: needing
