@@ -286,6 +286,7 @@ class App:
     # Requests
 
     inbox = _blocking(AsyncApp.inbox)
+    precedents = _blocking(AsyncApp.precedents)
     answer = _blocking(AsyncApp.answer)
     approve = _blocking(AsyncApp.approve)
     reject = _blocking(AsyncApp.reject)
@@ -366,6 +367,7 @@ class App:
     agents = _blocking(AsyncApp.agents)
     workers = _blocking(AsyncApp.workers)
     stats = _blocking(AsyncApp.stats)
+    activity = _blocking(AsyncApp.activity)
     doctor = _blocking(AsyncApp.doctor)
 
 

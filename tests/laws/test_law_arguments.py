@@ -406,6 +406,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
         Example(
             {"command": "pause"},
             {
+                "runs": (),
                 "status": "waiting",
                 "agent": None,
                 "session": None,
@@ -540,6 +541,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
         Example({}, {"older_than": 0, "dry_run": False, "archive": "kept", "snapshots": 3}),
     ),
     "request": (Example({"request": Made("ask")}, {"caller": None}),),
+    "precedents": (Example({"request": Made("approval")}, {"caller": None}),),
     "lineage": (Example({"run": "done"}),),
     "reject": (Example({"request": Made("approval")}, {"by": "ann", "because": "no", "command_id": None}),),
     "replay": (Example({"run": "done"}, {"allow": [], "on_step": None, "to": None}),),
@@ -621,6 +623,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     ),
     "state": (Example({"run": "done"}, {"before": None, "after": None, "seq": None, "at": None, "steps": 5}),),
     "stats": (Example({}),),
+    "activity": (Example({}, {"agent": None, "last": 5}),),
     "show": (Example({"run": "done"}),),
     "step": (Example({"run": "done", "step": 1}),),
     "steps": (Example({"run": "done"}, {"limit": 5, "cursor": None, "newest": True, "seq": 3}),),

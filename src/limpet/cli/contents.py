@@ -20,7 +20,7 @@ TOPICS = {
     "Decide requests": ("inbox", "answer", "approve", "reject", "grants", "revoke"),
     "Replay and fork": ("replay", "fork"),
     "Conversations": ("say", "messages", "conversations", "sessions", "compact"),
-    "Search all runs": ("search", "decisions", "errors", "calls", "agents", "workers", "stats"),
+    "Search all runs": ("search", "decisions", "errors", "calls", "agents", "workers", "stats", "activity"),
     "Manage tokens": ("token",),
     "Audit": ("audit",),
     "Maintain the store": ("doctor", "verify", "export", "load", "import", "prune", "bench"),

@@ -1,7 +1,7 @@
 """Print the results of operations for people: tables, reports and lines."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, get_args
 
 from msgspec.structs import asdict
@@ -15,6 +15,7 @@ from limpet.engine.run.conversation import Message
 from limpet.errors import NotPermitted
 from limpet.events import Fact
 from limpet.redaction import hide_secrets_in
+from limpet.service.activity import Activity, AgentActivity
 from limpet.service.app import App
 from limpet.service.conversations import CompactionInfo, ConversationInfo, SessionInfo
 from limpet.service.error_records import ErrorInfo, frame_at
@@ -22,6 +23,7 @@ from limpet.service.family import Family, Relative
 from limpet.service.inbox import Decided, GrantInfo
 from limpet.service.page import Page
 from limpet.service.pieces import ValuePiece
+from limpet.service.precedents import Precedent
 from limpet.service.queries import CallInfo, DecisionInfo
 from limpet.service.report import Report
 from limpet.service.request_records import RequestDecision, RequestRecord
@@ -245,6 +247,43 @@ def _stats(found: Stats, _: datetime, __: Arguments) -> None:
         print_text(f"No live worker serves {', '.join(found.unserved)}.\nnext: {worker_command()}")
 
 
+def _activity(found: Activity, now: datetime, _: Arguments) -> None:
+    print_table([_agent_activity(each) for each in found.agents], ACTIVITY, none="no runs")
+    since = "" if found.since is None else f" in {about(now - found.since)}"
+    print_text(f"\n{found.runs} runs{since}: {found.ended} ended, {found.failed} of them failed")
+    if found.oldest_request is not None:
+        print_text(f"The oldest open request has waited for {about(now - found.oldest_request)}.")
+
+
+def _agent_activity(each: AgentActivity) -> dict[str, str]:
+    return {
+        "agent": each.agent,
+        "versions": " ".join(each.versions),
+        "runs": str(each.runs),
+        "failed": str(each.failed),
+        "success": "" if each.success is None else f"{each.success:.1%}",
+        "median": _seconds(each.median_seconds),
+        "p95": _seconds(each.p95_seconds),
+        "cost": f"{each.cost:.4g}",
+        "cost p95": f"{each.p95_cost:.4g}",
+    }
+
+
+def _seconds(number: float | None) -> str:
+    return "" if number is None else about(timedelta(seconds=number), exact=True)
+
+
+def _precedent(each: Precedent, now: datetime) -> dict[str, str]:
+    return {
+        "run": each.run,
+        "step": str(each.step),
+        "call": each.step_status,
+        "then": each.next,
+        "run is": each.status,
+        "age": about(now - each.time),
+    }
+
+
 def _context(found: ContextSlice, _: datetime, __: Arguments) -> None:
     print_text("\n".join(_lines(found)) or "no state yet")
 
@@ -438,6 +477,8 @@ RELATIVES = TableLayout(narrow={"from": 12, "agent": 8}, left_out=("age", "agent
 TASKS = TableLayout(
     narrow={"user input": 12, "result": 10, "error": 10}, left_out=("updated at", "created at", "result", "error")
 )
+ACTIVITY = TableLayout(narrow={"agent": 8, "versions": 6}, left_out=("versions", "cost p95", "p95", "cost"))
+PRECEDENTS = TableLayout(narrow={"then": 8, "run": 8}, left_out=("age", "step"))
 GRANTS = TableLayout(narrow={"risk": 6}, left_out=("risk",))
 
 RENDERERS: Mapping[str, Renderer] = {
@@ -461,8 +502,10 @@ RENDERERS: Mapping[str, Renderer] = {
     "agents": _table(_agent, AGENTS, none="no agents"),
     "workers": _table(_worker, WORKERS, none="no workers"),
     "stats": _stats,
+    "activity": _activity,
     "inbox": _inbox,
     "request": _request,
+    "precedents": _table(_precedent, PRECEDENTS, none="no such call in the agent's last 20 runs"),
     "grants": _table(_grant, GRANTS, none="no standing approvals"),
     "messages": _messages,
     "conversations": _table(_conversation, CONVERSATIONS, none="no conversations"),

@@ -5,6 +5,7 @@ anywhere, it continues; a run gets the command once.
 """
 
 from collections import Counter
+from contextlib import suppress
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -19,6 +20,7 @@ from limpet.policy.retry import Retry
 from limpet.service.resolve import each_run
 from limpet.service.views import LIVE
 from limpet.stores import RunFilter, Store
+from limpet.stores.search import row_matches
 
 __all__ = ["AGENT", "OWN", "STATUSES", "BatchCommand", "Commands", "batch_agent"]
 
@@ -57,8 +59,8 @@ class Commands(Protocol):
 def batch_agent(app: Commands) -> Agent[dict[str, Any], Any]:
     """Return the agent that sends the commands of batches through an app."""
 
-    async def find(where: dict[str, Any]) -> list[str]:
-        return await _matching(app.store, msgspec.convert(where, RunFilter))
+    async def find(where: dict[str, Any], runs: list[str]) -> list[str]:
+        return await _matching(app.store, msgspec.convert(where, RunFilter), runs)
 
     async def send(batch: str, order: dict[str, Any], runs: list[str]) -> dict[str, str]:
         return await _send_all(app, batch, order, runs)
@@ -67,7 +69,7 @@ def batch_agent(app: Commands) -> Agent[dict[str, Any], Any]:
     sending: Tool[..., Any, Any] = Tool(send, f"{AGENT}.send", Traits(effect="idempotent", retry=RETRY))
 
     async def batch(run: Run, order: dict[str, Any]) -> dict[str, Any]:
-        matched: list[str] = await run.step(finding, order["where"])
+        matched: list[str] = await run.step(finding, order["where"], order["runs"])
         refused: dict[str, str] = {}
         for start in range(0, len(matched), BITE):
             refused |= await run.step(sending, run.id, order, matched[start : start + BITE])
@@ -81,9 +83,16 @@ def batch_agent(app: Commands) -> Agent[dict[str, Any], Any]:
     return Agent(batch, AGENT, AgentOptions(version="1"))
 
 
-async def _matching(store: Store, where: RunFilter) -> list[str]:
-    """Return the ids of the runs that match, the newest first, as many as a batch may have."""
+async def _matching(store: Store, where: RunFilter, runs: list[str]) -> list[str]:
+    """Return the ids of the runs that match, the newest first, as many as a batch may have; or of those named."""
     found: list[str] = []
+    for id in runs:
+        with suppress(NotFound):
+            row = await store.get(id)
+            if row.type == "run" and not row.agent.startswith(OWN) and row_matches(row, where):
+                found.append(id)
+    if runs:
+        return found
     async for row in each_run(store, where):
         if not row.agent.startswith(OWN):
             found.append(row.id)

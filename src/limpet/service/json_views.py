@@ -23,6 +23,7 @@ from limpet.context.slice import ContextSlice
 from limpet.engine.execution.views import EventView, Request, RunInfo, RunInput
 from limpet.engine.run.conversation import Message
 from limpet.llm import model
+from limpet.service.activity import Activity
 from limpet.service.artifacts import ArtifactPiece
 from limpet.service.audit import AuditInfo
 from limpet.service.benchmark import Measurement
@@ -36,6 +37,7 @@ from limpet.service.inbox import Decided, GrantInfo
 from limpet.service.moments import MomentJson
 from limpet.service.notices import RunNotice
 from limpet.service.pieces import ValuePiece
+from limpet.service.precedents import Precedent
 from limpet.service.prompts import PromptView
 from limpet.service.prune import Pruned
 from limpet.service.queries import CallInfo, DecisionInfo
@@ -66,6 +68,7 @@ VIEWS: Mapping[str, type] = {
     "a request with its decision": RequestRecord,
     "a decision of a request": Decided,
     "a standing approval": GrantInfo,
+    "a precedent of a request": Precedent,
     "a state of a run": MomentJson,
     "a diff": Diff,
     "a comparison": Comparison,
@@ -88,6 +91,7 @@ VIEWS: Mapping[str, type] = {
     "an agent": AgentInfo,
     "a worker": WorkerInfo,
     "counts": Stats,
+    "how the newest runs went": Activity,
     "a finding of `limpet doctor`": Finding,
     "a result of `limpet bench`": Measurement,
     "a verification": Verified,

@@ -5,12 +5,18 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
-from limpet.journal import load_log_view
+from limpet.events import bodies as b
+from limpet.journal import load_steps
 from limpet.state.log_view import SETTLED, LogView, StepView, WaitView
-from limpet.stores import Store
+from limpet.stores import RunRow, Store
+from limpet.stores.api.base import LARGEST_PAGE
+from limpet.stores.fork_reads import StepRange
 from limpet.times import to_datetime, to_datetime_or_none
 
-__all__ = ["Span", "TimelineRow", "timeline", "timeline_of"]
+__all__ = ["Span", "TimelineRow", "timeline_of", "timeline_page"]
+
+# Events after a page in which the ends of its waits are looked for.
+FURTHER = 500
 
 SpanKind = Literal["running", "completed", "failed", "unknown", "interrupted", "waits"]
 
@@ -51,10 +57,49 @@ class TimelineRow:
         return self.spans[-1].end
 
 
-async def timeline(store: Store, run: str) -> list[TimelineRow]:
-    """Return every step and wait of a run, in order. For a fork, only those after the fork point."""
-    view = await load_log_view(store, run)
-    return timeline_of(view.steps.values(), view)
+async def timeline_page(store: Store, row: RunRow, limit: int, after: int = 0) -> tuple[list[TimelineRow], int | None]:
+    """Return the steps after a number, with the waits between them, in order; and the last step if there are more.
+
+    Only this part of the log is read, and a little more to find the ends of its waits. For a fork, the steps that it
+    shares with its origin are left out.
+    """
+    limit = min(limit, LARGEST_PAGE - 1)
+    shared = 0 if row.origin_at is None else await _shared_steps(store, row)
+    first = max(after, shared)
+    steps = await load_steps(store, row.id, StepRange(after=max(first - 1, 0), limit=limit + 2))
+    own = [step for step in steps if step.number > first]
+    shown, later = own[:limit], own[limit:]
+    if first > shared and not shown:
+        return [], None
+    before = [step for step in steps if step.number <= first and not step.shared]
+    start = before[0].seq - 1 if before else row.origin_at or 0
+    end = later[0].seq if later else row.seq + 1
+    view = await _waits_between(store, row, start, end)
+    rows = timeline_of([*before, *shown], view)
+    told = len(before) + sum(wait.seq < shown[0].seq for wait in view.waits) if before else 0
+    return rows[told:], shown[-1].number if later else None
+
+
+async def _waits_between(store: Store, row: RunRow, start: int, end: int) -> LogView:
+    """Return a log view with the waits that began between two events. Their ends are looked for a little further."""
+    view = LogView()
+    async for event in store.log(row.id, after=start):
+        if event.seq >= end:
+            view.waits = [wait for wait in view.waits if wait.seq < end]
+            if event.seq - end >= FURTHER or all(wait.ended is not None for wait in view.waits):
+                break
+        view.add(event, store.decode(event))
+    view.waits = [wait for wait in view.waits if wait.seq < end]
+    view.ended = view.ended or row.ended
+    return view
+
+
+async def _shared_steps(store: Store, row: RunRow) -> int:
+    """Return the number of steps that a fork shares with its origin."""
+    [event] = await store.read(row.id, after=row.origin_at or 0, limit=1)
+    body = store.decode(event)
+    assert isinstance(body, b.RunForked)
+    return body.step
 
 
 def timeline_of(steps: Iterable[StepView], view: LogView) -> list[TimelineRow]:

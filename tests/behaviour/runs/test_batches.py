@@ -152,3 +152,16 @@ async def test_a_grant_approves_further_calls() -> None:
 async def pay(cents: int) -> int:
     """Pays."""
     return cents
+
+
+async def test_a_batch_can_name_its_runs() -> None:
+    """Those that do not exist, or do not match the filter, are left out."""
+    async with limpet.open("memory:", agents=[seller]) as app:
+        await failed(app, 4)
+        Shop.is_open = True
+        done = await app.batch("resume", runs=["s-0", "s-2", "s-2", "gone"], by="ann")
+        assert await done.result() == {"matched": 2, "sent": 2, "refused": {}, "is_complete": True}
+        assert await (await app.get("s-2", seller)).result() == 2
+        assert (await app.info("s-1")).status == "failed"
+        with pytest.raises(limpet.InvalidArgument, match="at most 1,000"):
+            await app.batch("resume", runs=[f"s-{number}" for number in range(1001)])

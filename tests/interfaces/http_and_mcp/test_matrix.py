@@ -28,11 +28,23 @@ OPERATIONS = {
 
 LOOK = {
     *("runs", "timeline", "lineage", "grants", "conversations", "sessions", "agents", "workers", "stats", "verify"),
-    "whoami",
+    *("activity", "whoami"),
 }
 READ = {
     *("task", "tasks", "info", "show", "input", "steps", "step", "log", "state", "diff", "compare", "context"),
-    *("prompt", "artifact", "value", "inbox", "request", "messages", "search", "decisions", "errors", "calls"),
+    *(
+        "prompt",
+        "artifact",
+        "value",
+        "inbox",
+        "request",
+        "precedents",
+        "messages",
+        "search",
+        "decisions",
+        "errors",
+        "calls",
+    ),
     "doctor",
 }
 CONTROL = {
@@ -41,7 +53,7 @@ CONTROL = {
 MAY: Mapping[Role, set[str]] = {
     "viewer": LOOK,
     "operator": LOOK | READ | CONTROL,
-    "approver": {"whoami", "inbox", "request", "answer", "approve", "reject"},
+    "approver": {"whoami", "inbox", "request", "precedents", "answer", "approve", "reject"},
     "auditor": LOOK | READ | {"tokens", "audit"},
     "worker": set(),
     "admin": LOOK | {"doctor", "grant", "revoke", "prune", "tokens", "create_token", "revoke_token"},
@@ -134,6 +146,7 @@ ARGUMENTS: Mapping[str, Callable[[Tenant], Arguments]] = {
     "value": lambda t: {"run": t["done"], "blob": t["blob"]},
     "inbox": lambda t: {"run": t["waiting"]},
     "request": lambda t: {"request": t["question"]},
+    "precedents": lambda t: {"request": t["payment"]},
     "answer": lambda t: {"request": t["question"], "answer": "red"},
     "approve": lambda t: {"request": t["payment"]},
     "reject": lambda t: {"request": t["other payment"], "because": "too much"},

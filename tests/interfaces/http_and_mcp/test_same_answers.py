@@ -93,6 +93,7 @@ QUERIES: dict[str, tuple[Any, list[str], Given]] = {
     "agents": (lambda app: app.agents(), [], {}),
     "workers": (lambda app: app.workers(), [], {}),
     "stats": (lambda app: app.stats(), [], {}),
+    "activity": (lambda app: app.activity(last=5), ["--last", "5"], {"last": 5}),
 }
 
 
@@ -113,7 +114,7 @@ def run_command(url: str, name: str, words: list[str]) -> Any:
 
 
 def test_every_operation_is_covered() -> None:
-    assert QUERIES.keys() | {"artifact", "request", "value"} == OPERATIONS.keys()
+    assert QUERIES.keys() | {"artifact", "precedents", "request", "value"} == OPERATIONS.keys()
 
 
 @in_one_loop
@@ -180,6 +181,9 @@ async def test_all_interfaces_show_the_same_request(url: str, server: httpx.Clie
         wanted = hide_secrets_in(as_json(await app.request(asked.id)))
         assert wanted["decision"]["status"] == "open"
         assert http_get(server, "request", {"request": asked.id}).json() == wanted
+        followed = {"items": [], "next": None}
+        assert http_get(server, "precedents", {"request": asked.id}).json() == followed
+        assert await to_thread(run_command, url, "precedents", [asked.id]) == followed
         assert await call_json(pipes, "request", request=asked.id) == wanted
         assert await call_json(http, "request", request=asked.id) == wanted
         assert await to_thread(run_command, url, "request", [asked.id]) == wanted

@@ -7,7 +7,7 @@ import pytest
 
 import limpet
 from limpet import Retry, RunFailed
-from limpet.service.timeline import TimelineRow, timeline
+from limpet.service.timeline import TimelineRow, timeline_page
 
 TRIES: list[int] = []
 
@@ -40,7 +40,9 @@ async def agent(run: limpet.Run, text: str) -> str:
 
 
 async def lines_of(app: limpet.App, run: str) -> list[TimelineRow]:
-    return await timeline(app.store, run)
+    rows, more = await timeline_page(app.store, await app.store.get(run), 100)
+    assert more is None
+    return rows
 
 
 async def test_a_timeline_separates_attempts_and_waits() -> None:

@@ -1,5 +1,6 @@
 """Send one command to many runs."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
@@ -19,7 +20,7 @@ from limpet.service.api.run_filters import (
     WithUser,
 )
 from limpet.service.batch_agent import STATUSES, BatchCommand, batch_agent
-from limpet.service.operation import AgentName, By, Param, command
+from limpet.service.operation import AgentName, By, InDoors, Param, command
 from limpet.service.queries import labels_of, statuses_of, time_before
 from limpet.stores import RunFilter
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from limpet.service.app import App
 
 __all__ = ["Batches"]
+
+# Runs that a batch can name.
+MOST_NAMED = 1_000
 
 
 @checked
@@ -47,6 +51,11 @@ class Batches(AppCore):
         command: Annotated[BatchCommand, Param(description="The command to send.", examples=["resume"])],
         /,
         *,
+        runs: Annotated[
+            Sequence[str],
+            Param(description="Only these runs, at most 1,000.", examples=[["ticket-42"]], flag="run"),
+            InDoors(list[str]),
+        ] = (),
         status: WithStatus = (),
         agent: AgentName = None,
         session: WithSession = None,
@@ -75,7 +84,9 @@ class Batches(AppCore):
             created_before=None if until is None else await time_before(self.store, until, "until"),
             text=text,
         )
-        if where == RunFilter():
+        if len(runs) > MOST_NAMED:
+            raise InvalidArgument(path="runs", reason=f"{len(runs)} runs are too many; name at most {MOST_NAMED:,}")
+        if where == RunFilter() and not runs:
             raise InvalidArgument(path="batch", reason="no filter is given", fix="Pass status, agent, since or others.")
         if command == "cancel" and not reason:
             raise InvalidArgument(path="reason", reason="cancel needs one")
@@ -85,6 +96,7 @@ class Batches(AppCore):
         order = {
             "command": command,
             "where": msgspec.to_builtins(where, enc_hook=str),
+            "runs": [*dict.fromkeys(runs)],
             "reason": self.store.redaction.text(reason),
             "by": who.name,
             "via": who.door,

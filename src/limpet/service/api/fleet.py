@@ -4,10 +4,12 @@ from typing import Annotated
 
 from limpet.arguments import checked
 from limpet.clock import Duration, microseconds
+from limpet.service.activity import Activity, activity_of
 from limpet.service.api.core import AppCore
 from limpet.service.doctor import CheckOptions, Finding, check_store
-from limpet.service.operation import InDoors, Param, query
+from limpet.service.operation import AgentName, InDoors, Last, Param, query
 from limpet.service.page import Page
+from limpet.service.queries import check_last
 from limpet.service.workers import AgentInfo, Stats, WorkerInfo, agents_of, stats_of, workers_of
 
 __all__ = ["Fleet"]
@@ -33,6 +35,14 @@ class Fleet(AppCore):
     async def stats(self) -> Stats:
         """Count the runs, open requests and live workers."""
         return await stats_of(self.store, self._time.now())
+
+    @query("/activity", needs="look", is_large=True, example="--last 200 --agent support")
+    async def activity(self, *, agent: AgentName = None, last: Last = 1000) -> Activity:
+        """Show how the newest runs went: how many ended and failed over time, how long requests wait, and the success,
+        duration and cost of each agent's runs.
+        """
+        check_last(last)
+        return await activity_of(self.store, last, agent)
 
     @query("/doctor", needs=("payloads", "maintain"), is_large=True)
     async def doctor(

@@ -53,7 +53,7 @@ from limpet.service.resolve import each_run, each_updated, run_of, runs_in, upda
 from limpet.service.step_details import StepDetail, step_detail
 from limpet.service.steps import StepInfo, step_infos
 from limpet.service.tasks import filter_of, read_task
-from limpet.service.timeline import TimelineRow, timeline
+from limpet.service.timeline import TimelineRow, timeline_page
 from limpet.service.views import event_views, not_a_run, read_end, request_of, run_info
 from limpet.state import ENDED, TaskRecord, TaskState
 from limpet.stores import RequestFilter, RunFilter, RunRow
@@ -375,17 +375,17 @@ class Inspection(AppCore):
         /,
         *,
         limit: Limit = 1000,
-        cursor: Annotated[str | None, Param(description="Where to read on: `next` of the page before.")] = None,
+        cursor: Annotated[str | None, Param(description="Where to read on: a step number.")] = None,
     ) -> Page[TimelineRow]:
-        """List when a run worked and when it waited: its steps and waits, in the order in which they started.
+        """List when a run worked and when it waited: its steps, and the waits between them, in order.
 
-        Reads its whole log. For a fork, only what came after the fork point is included.
+        A page has at most `limit` steps. Only these are read, wherever they are in the log. For a fork, only what came
+        after the fork point is included.
         """
         check_last(limit, "limit")
-        start = number_of(cursor) or 0
-        rows = await timeline(self.store, (await run_of(self.store, run)).id)
-        page = Page.cut([*enumerate(rows[start:], start=start + 1)], limit, lambda each: each[0])
-        return Page((row for _, row in page), page.next)
+        row = await run_of(self.store, run)
+        rows, last = await timeline_page(self.store, row, limit, number_of(cursor) or 0)
+        return Page(rows, None if last is None else str(last))
 
     @query("/runs/{run}/lineage", needs="look", is_large=True, example="ticket-42")
     async def lineage(self, run: RunId, /) -> Family:

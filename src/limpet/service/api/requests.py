@@ -23,7 +23,9 @@ from limpet.service.operation import (
     query,
 )
 from limpet.service.page import Page
+from limpet.service.precedents import Precedent, precedents_of
 from limpet.service.request_records import RequestRecord, request_record
+from limpet.service.resolve import run_of
 
 __all__ = ["Requests"]
 
@@ -75,6 +77,17 @@ class Requests(AppCore):
         if (only_for := _limited(caller)) is not None:
             self._inbox.check_asked(found, only_for)
         return found
+
+    @query("/requests/{request}/precedents", needs=("payloads", "decide"), is_large=True, example="01j9x")
+    async def precedents(self, request: RequestId, /, *, caller: Caller = None) -> Page[Precedent]:
+        """List what followed the call that a request is about in the agent's last 20 runs, the newest first.
+
+        Only the newest 100 steps of each run are read. A request about no call has none.
+        """
+        found = await self.request(request, caller=caller)
+        if found.tool is None:
+            return Page([])
+        return Page(await precedents_of(self.store, await run_of(self.store, found.run), found.tool))
 
     @command("/requests/{request}/answer", needs="decide", example="01j9x red")
     async def answer(
