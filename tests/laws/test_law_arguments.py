@@ -429,7 +429,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     "compare": (Example({"one": "done", "other": "failed"}),),
     "context": (Example({"run": "done"}, {"before": None, "after": None, "max_bytes": 5_000, "max_tokens": 2_000}),),
     "conversations": (Example({}, {"session": None, "user": None, "last": 5, "cursor": None}),),
-    "decisions": (Example({"text": "Which"}, {"agent": None, "last": 5, "since": "1d", "cursor": None}),),
+    "decisions": (Example({"text": "Which"}, {"run": None, "agent": None, "last": 5, "since": "1d", "cursor": None}),),
     "diff": (Example({"run": "done"}, {"since": None, "until": None, "step": None}),),
     "doctor": (Example({}, {"last": 5, "stuck": "10m"}),),
     "errors": (Example({}, {"run": None, "agent": None, "last": 5, "since": "1d", "cursor": None}),),

@@ -214,7 +214,7 @@ async def test_values_are_text(path: str) -> None:
     async with dashboard() as (app, address), logged_in(app, address) as ann:
         page = await ann.page(path)
         assert html.escape(HOSTILE).replace("&quot;", "&#34;").replace("&#x27;", "&#39;") in page
-        assert re.findall("<script[^>]*>", page) == ['<script type="module" src="/ui/static/live.js">']
+        assert re.findall("<script[^>]*>", page) == ['<script type="module" src="/ui/static/main.js">']
         assert "<img" not in page
         assert "style=" not in page
 

@@ -42,13 +42,14 @@ class AllRuns(AppCore):
         text: Text = "",
         /,
         *,
+        run: OneRun = None,
         agent: AgentName = None,
         since: Since = None,
         last: Last = 20,
         cursor: Cursor = None,
     ) -> Page[DecisionInfo]:
-        """List the decisions of agents, with options and reasons, the newest first."""
-        return await (await Queries.over(self.store, since, last, cursor)).decisions(agent=agent, text=text)
+        """List the decisions of all runs, or of one, with options and reasons, the newest first."""
+        return await (await Queries.over(self.store, since, last, cursor, run)).decisions(agent=agent, text=text)
 
     @query("/errors", needs="payloads", is_large=True, example="--since 1d")
     async def errors(

@@ -5,7 +5,7 @@ from typing import Any
 from limpet.errors import InvalidArgument, InvalidValue
 from limpet.service.json_body import read_json
 
-__all__ = ["json_object", "json_or_text"]
+__all__ = ["json_object", "json_or_text", "step_number"]
 
 
 def json_or_text(text: str) -> Any:
@@ -25,3 +25,12 @@ def json_object(text: str, name: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InvalidArgument(path=name, reason="is not an object")
     return found
+
+
+def step_number(text: str | None) -> int | None:
+    """Return the number of a step, None for no text. Raises InvalidArgument."""
+    if not text:
+        return None
+    if not text.isdecimal() or not 1 <= int(text[:18]) < 2**53:
+        raise InvalidArgument(path="step", reason=f"{text[:20]!r} is not a step number")
+    return int(text)

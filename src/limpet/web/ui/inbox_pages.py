@@ -6,13 +6,15 @@ from typing import Any
 from starlette.responses import Response
 
 from limpet.errors import AlreadyAnswered, Expired, InvalidAnswer, InvalidArgument, NotFound
-from limpet.web.ui.form_values import json_object, json_or_text
+from limpet.web.ui.form_values import json_or_text
 from limpet.web.ui.page_context import PageContext
+from limpet.web.ui.schema_forms import fields_of, value_of
 
-__all__ = ["inbox_page", "submit_decision"]
+__all__ = ["inbox_page", "request_page", "submit_decision", "with_fields"]
 
 ON_A_PAGE = 50
-NO_FAULT = {"request": "", "text": "", "form": {}}
+YES_OR_NO = {"type": "boolean"}
+NO_FAULT: Mapping[str, Any] = {"request": "", "text": "", "form": {}}
 
 
 async def inbox_page(page: PageContext) -> Response:
@@ -23,18 +25,64 @@ async def inbox_page(page: PageContext) -> Response:
 async def _page(page: PageContext, fault: Mapping[str, Any], code: int = 200) -> Response:
     query = page.request.query_params
     found = await page.ask("inbox", to=query.get("to"), limit=ON_A_PAGE, cursor=query.get("cursor"))
-    told = await _decided(page, query.get("decided"))
     return await page.page(
         "inbox.html",
         here="inbox",
         title="Inbox",
         code=code,
-        requests=found["items"],
+        requests=[with_fields(each, fault) for each in found["items"]],
         next=found["next"],
         to=query.get("to", ""),
-        decided=told,
+        decided=await _decided(page, query.get("decided")),
         fault=fault,
+        precedents={},
     )
+
+
+async def request_page(page: PageContext) -> Response:
+    """Show one request, with what followed the same call in other runs; of a decided one, the decision."""
+    [id] = page.ids
+    return await _request_page(page, id, NO_FAULT)
+
+
+async def _request_page(page: PageContext, id: str, fault: Mapping[str, Any], code: int = 200) -> Response:
+    found = await page.ask("request", request=id)
+    return await page.page(
+        "request.html",
+        here="inbox",
+        title=found["question"],
+        code=code,
+        each=with_fields(found, fault),
+        fault=fault,
+        precedents={id: (await page.ask("precedents", request=id))["items"]},
+        next_request=await _next(page, id),
+    )
+
+
+async def _next(page: PageContext, id: str) -> str | None:
+    """Return the oldest other request."""
+    found = await page.ask("inbox", limit=2)
+    return next((each["id"] for each in found["items"] if each["id"] != id), None)
+
+
+def with_fields(request: Mapping[str, Any], fault: Mapping[str, Any] = NO_FAULT) -> dict[str, Any]:
+    """Return a request with the fields in which a person edits its arguments, or answers it."""
+    typed = fault["form"] if fault["request"] == request["id"] else {}
+    is_call = request["tool"] is not None and request["kind"] == "approval"
+    schema, value = (request["schema"] or {}), request["args"]
+    fields = fields_of(schema if is_call else {}, value, prefix="args") if is_call and value else []
+    answers = [] if is_call or request["options"] or not schema else fields_of(schema, prefix="answer")
+    kept = [
+        [type(each)(**{**vars(each), "value": typed.get(each.name, each.value)}) for each in some]
+        for some in (fields, answers)
+    ]
+    return {
+        **request,
+        "fields": kept[0],
+        "answers": kept[1],
+        "is_approval": request["kind"] == "approval" or (request["kind"] == "ask" and request["schema"] == YES_OR_NO),
+        "typed": typed,
+    }
 
 
 async def _decided(page: PageContext, request: str | None) -> Any:
@@ -54,6 +102,8 @@ async def submit_decision(page: PageContext) -> Response:
         await _decide(page, request)
     except (InvalidAnswer, InvalidArgument) as error:
         fault = {"request": request, "text": f"{error.summary} {error.hint}", "form": dict(page.form)}
+        if page.form.get("alone") == "on":
+            return await _request_page(page, request, fault, 422)
         return await _page(page, fault, 422)
     except AlreadyAnswered as error:
         text = f"{error.by} decided this before you. Your decision was not recorded."
@@ -71,16 +121,25 @@ async def _decide(page: PageContext, request: str) -> None:
             standing = form.get("standing") == "on"
             await page.ask("approve", request=request, standing=standing, command_id=key)
         case "edit":
-            args = json_object(form.get("args", ""), "arguments")
+            found = await page.ask("request", request=request)
+            args = value_of(found["schema"] or {}, form, prefix="args", value=found["args"])
             await page.ask("approve", request=request, args=args, command_id=key)
         case "reject":
             await page.ask("reject", request=request, because=form.get("because", "").strip(), command_id=key)
         case "answer":
-            await page.ask("answer", request=request, answer=_answer(form), command_id=key)
+            await page.ask("answer", request=request, answer=await _answer(page, request), command_id=key)
         case other:
             raise InvalidArgument(path="decision", reason=f"{other[:20]!r} is no decision")
 
 
-def _answer(form: Mapping[str, str]) -> Any:
-    """Return an answer: one of the options, or JSON, or text."""
-    return json_or_text(form["option"] if "option" in form else form.get("answer", "").strip())
+async def _answer(page: PageContext, request: str) -> Any:
+    """Return an answer: one of the options, the value of a form made from the schema, or text."""
+    form = page.form
+    if "option" in form:
+        return json_or_text(form["option"])
+    found = await page.ask("request", request=request)
+    if found["options"]:
+        raise InvalidArgument(path="answer", reason="no option is chosen")
+    if found["schema"]:
+        return value_of(found["schema"], form, prefix="answer")
+    return form.get("answer", "").strip()

@@ -1,6 +1,6 @@
 """Everything that a page needs to be made: the app, the person, the request, and how operations are asked."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -32,6 +32,8 @@ class PageContext:
     """Ids in the path."""
     form: Mapping[str, str] = field(default_factory=dict)
     """Fields of a form, without its token."""
+    new_id: Callable[[], str]
+    """Makes the id of a form: sending it twice has one effect."""
 
     async def ask(self, operation: str, /, command_id: str | None = None, **given: Any) -> Any:
         """Run an operation for the person, and return its result as redacted JSON. Raises LimpetError."""
@@ -51,6 +53,7 @@ class PageContext:
             "who": self.session.who,
             "form_token": self.session.form_token,
             "may": self.may,
+            "new_id": self.new_id,
             "here": here,
             "title": title,
             "now": now,

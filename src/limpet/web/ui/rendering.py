@@ -4,7 +4,8 @@ Values are data: every text is escaped, and no template marks one as safe.
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -26,9 +27,15 @@ STATUSES: Mapping[str, tuple[str, str]] = {
     "unknown": ("unknown", "unknown"),
     "quarantined": ("unknown", "quarantine"),
     "diverged": ("unknown", "quarantine"),
+    "paused": ("wait", "wait"),
+    "escalated": ("wait", "person"),
+    "interrupted": ("unknown", "unknown"),
+    "undone": ("", "cancelled"),
     "cancelled": ("", "cancelled"),
     "skipped": ("", "cancelled"),
 }
+# Characters of a value in a table.
+SHORT = 300
 UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 
 
@@ -73,6 +80,53 @@ def _unquoted(text: str) -> str:
     return found if isinstance(found, str) else text
 
 
+def _until(text: str, now: datetime) -> str:
+    """Return how long it is until a time."""
+    return age(max(datetime.fromisoformat(text) - now, timedelta()))
+
+
+def _used_of(end: str, start: str, now: datetime) -> int:
+    """Return how many percent of the time from start to end are over, at most 100."""
+    whole = (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
+    used = (now - datetime.fromisoformat(start)).total_seconds()
+    return 100 if whole <= 0 else min(max(int(used / whole * 100), 0), 100)
+
+
+def _duration(seconds: float | None) -> str:
+    return "–" if seconds is None else age(timedelta(seconds=seconds))
+
+
+def _size(number: int) -> str:
+    """Return a number of bytes as people say it."""
+    for unit, size in (("MB", 1_000_000), ("kB", 1_000)):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number} bytes"
+
+
+def _cost(number: float) -> str:
+    """Return a cost with four digits; nothing for none."""
+    return f"{number:.4g}" if number else ""
+
+
+def _lines(text: str) -> int:
+    return text.count("\n") + 1
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHORT else f"{text[:SHORT]}…"
+
+
+def _identifier(name: str) -> str:
+    """Return a name for Python."""
+    found = re.sub(r"\W", "_", name)
+    return f"_{found}" if found[:1].isdigit() else found
+
+
+def _by_key(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {fact["key"]: fact["value"] for fact in facts}
+
+
 def _status_class(status: str) -> str:
     return STATUSES.get(status, ("", "unknown"))[0]
 
@@ -99,6 +153,15 @@ _environment.filters |= {
     "absolute": _absolute,
     "pretty": _pretty,
     "unquoted": _unquoted,
+    "until": _until,
+    "used_of": _used_of,
+    "duration": _duration,
+    "size": _size,
+    "cost": _cost,
+    "lines": _lines,
+    "short": _short,
+    "identifier": _identifier,
+    "by_key": _by_key,
     "status_class": _status_class,
     "status_icon": _status_icon,
 }

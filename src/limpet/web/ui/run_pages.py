@@ -1,197 +1,215 @@
-"""Pages of runs: the list with its filters, and one run with its steps and its state at any of them."""
+"""Pages of one run: its steps and its state at any of them, its conversation, its log, and another run beside it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
-from typing import Any, get_args
-from urllib.parse import quote
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from starlette.responses import Response
 
-from limpet.engine.execution.views import Status
-from limpet.errors import InvalidArgument, NotFound
+from limpet.errors import NotFound, Tampered
 from limpet.service.page import number_of
 from limpet.service.views import one_line
-from limpet.web.ui.form_values import json_object, json_or_text
+from limpet.web.ui.control_forms import fact_fields
+from limpet.web.ui.form_values import step_number
 from limpet.web.ui.page_context import PageContext
+from limpet.web.ui.run_list import with_shown
+from limpet.web.ui.waterfall_rows import waterfall_of
 
-__all__ = ["log_page", "run_page", "runs_page", "submit_control", "with_shown"]
+__all__ = ["compare_page", "conversation_page", "log_page", "run_page", "value_page"]
 
-ON_A_PAGE = 50
-STATUSES = get_args(Status)
-# Filters of the list that are texts.
-FILTERS = ("agent", "session", "user", "text", "waits_for", "parent", "since")
-# Events on a page of the log.
-EVENTS = 200
-
-
-async def runs_page(page: PageContext) -> Response:
-    """List the runs that match the filters in the address."""
-    query = page.request.query_params
-    status = [each for each in query.getlist("status") if each in STATUSES]
-    given = {name: query.get(name, "") for name in FILTERS}
-    cursor = query.get("cursor")
-    found = await page.ask("runs", status=status, sort="updated", last=ON_A_PAGE, cursor=cursor, **given)
-    stats = await page.ask("stats")
-    return await page.page(
-        "runs.html",
-        here="runs",
-        title="Runs",
-        runs=[with_shown(each) for each in found["items"]],
-        next=found["next"],
-        counts={each: stats["runs"].get(each, 0) for each in STATUSES},
-        status=status,
-        filters=given,
-        cursor=cursor,
-        agents=sorted(stats["agents"]),
-    )
-
-
-def with_shown(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run with what its row shows beyond the API: a bar, and what it waits for."""
-    return {**run, "shown": _shown_status(run), "bar": _bar(run["position"])}
-
-
-def _shown_status(run: Mapping[str, Any]) -> str:
-    """Return the status that matters: a run that an operator must look at is not just waiting."""
-    keys = [each["key"] for each in run["waits_for"] if each["what"] == "operator"]
-    return keys[0] if keys and keys[0] in ("quarantined", "diverged") else str(run["status"])
-
-
-def _bar(position: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return how far a run is, and how far it goes, if that is known."""
-    if position["steps"]:
-        return min(position["step"], position["steps"]), position["steps"]
-    return (position["item"], position["items"]) if position["items"] and position["item"] is not None else None
+# Steps of a waterfall, decisions and events on a page.
+STEPS, DECISIONS, EVENTS = 50, 100, 200
+# A log with at most so many events is verified whenever it is shown; a longer one when asked.
+VERIFIED = 1_000
+# Bytes of a large value on a page.
+PIECE = 100_000
+# A fact that was there from the start says no more.
+NO_ORIGIN: Mapping[str, Any] = {"source": "", "step": None, "derived_from": ()}
 
 
 async def run_page(page: PageContext) -> Response:
     """Show one run: what it needs, its steps, and the selected one with the state around it."""
     [run] = page.ids
     report = await page.ask("show", run=run)
-    selected = _number(page.request.query_params.get("step"))
-    last = report["run"]["position"]["step"]
+    info, now = report["run"], await page.app.now()
+    last = info["position"]["step"]
+    selected = step_number(page.request.query_params.get("step"))
     if selected is None and last:
         selected = (report["error"] or {}).get("step") or last
-    more = await _selected(page, run, selected)
-    return await page.page(
+    first = step_number(page.request.query_params.get("from")) or _window(selected or 1)
+    steps = await page.ask("steps", run=run, limit=STEPS, cursor=str(first - 1))
+    timeline = await page.ask("timeline", run=run, limit=STEPS, cursor=str(first - 1))
+    fold = page.request.query_params.get("scale") != "true"
+    is_live = info["ended"] is None and first + STEPS > last
+    around = await _around(page, run, selected)
+    return await _run_page(
+        page,
         "run.html",
-        here="runs",
-        title=run,
-        report=report,
-        run=with_shown(report["run"]),
+        "steps",
+        report,
         selected=selected,
         last=last,
-        rows=[*_tracks(report["timeline"], await page.app.now())],
-        **more,
+        first=first,
+        later=first + STEPS if first + STEPS <= last else None,
+        earlier=max(first - STEPS, 1) if first > 1 else None,
+        waterfall=waterfall_of(steps["items"], timeline["items"], now, is_live=is_live, fold=fold),
+        fold=fold,
+        decisions=(await page.ask("decisions", run=run, last=DECISIONS))["items"][::-1],
+        grants=(await page.ask("grants", run=run))["items"],
+        facts=_facts(around["after"]["state"]),
+        fact_fields=fact_fields((around["before"] or around["after"])["state"]),
+        **around,
     )
 
 
-async def _selected(page: PageContext, run: str, step: int | None) -> dict[str, Any]:
+def _window(step: int) -> int:
+    """Return the first step of the part of the waterfall that has a step."""
+    return (step - 1) // STEPS * STEPS + 1
+
+
+async def _run_page(page: PageContext, template: str, tab: str, report: Mapping[str, Any], **more: Any) -> Response:
+    """Return a page with the head that all pages of a run have."""
+    info, lineage = report["run"], await page.ask("lineage", run=report["run"]["id"])
+    relatives = [each for each in lineage["runs"] if each["id"] != info["id"]]
+    state = more.get("after") or {}
+    return await page.page(
+        template,
+        here="runs",
+        title=info["id"],
+        tab=tab,
+        report=report,
+        run=with_shown(info),
+        relatives=relatives,
+        forks=[each for each in relatives if each["relation"] == "fork"],
+        spent=state.get("spent", {}),
+        limits=(state.get("state") or {}).get("budget"),
+        **{"selected": None, "fact_fields": [], **more},
+    )
+
+
+async def _around(page: PageContext, run: str, step: int | None) -> dict[str, Any]:
     """Return the selected step, the states before and after it, and what it changed."""
-    if step is None:
-        return {"detail": None, "before": None, "after": await page.ask("state", run=run), "diff": None}
-    try:
-        detail = await page.ask("step", run=run, step=step)
-    except NotFound:
-        return {"detail": None, "before": None, "after": await page.ask("state", run=run), "diff": None}
-    return {
-        "detail": detail,
-        "before": await page.ask("state", run=run, before=step),
-        "after": await page.ask("state", run=run, after=step),
-        "diff": await page.ask("diff", run=run, step=step),
-    }
+    if step is not None:
+        try:
+            return {
+                "detail": await page.ask("step", run=run, step=step),
+                "before": await page.ask("state", run=run, before=step),
+                "after": await page.ask("state", run=run, after=step),
+                "diff": await page.ask("diff", run=run, step=step),
+            }
+        except NotFound:
+            pass  # the run has not got there
+    return {"detail": None, "before": None, "after": await page.ask("state", run=run), "diff": None}
 
 
-def _number(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not text.isdecimal() or not 1 <= int(text[:18]) < 2**53:
-        raise InvalidArgument(path="step", reason=f"{text[:20]!r} is not a step number")
-    return int(text)
+def _facts(state: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the facts of a state, each with those that rest on it."""
+    facts: Sequence[Mapping[str, Any]] = [{**NO_ORIGIN, **fact} for fact in state.get("known_facts", ())]
+    return [
+        {**fact, "supports": [each["key"] for each in facts if fact["key"] in each["derived_from"]]} for fact in facts
+    ]
 
 
-def _tracks(timeline: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a waterfall, with the spans of each in percent of the whole."""
-    if not timeline:
-        return
-    begins = min(_at(row["spans"][0]["start"]) for row in timeline)
-    ends = max(_at(span["end"]) if span["end"] else now for row in timeline for span in row["spans"])
-    whole = max((ends - begins).total_seconds(), 0.001)
-    for row in timeline:
-        spans = []
-        for span in row["spans"]:
-            start, end = _at(span["start"]), _at(span["end"]) if span["end"] else now
-            left = (start - begins).total_seconds() / whole * 100
-            width = max((end - start).total_seconds() / whole * 100, 0.4)
-            spans.append({"how": span["how"], "x": round(left, 2), "width": round(min(width, 100 - left), 2)})
-        yield {**row, "spans": spans, "start": row["spans"][0]["start"], "end": row["spans"][-1]["end"]}
-
-
-def _at(text: str) -> datetime:
-    return datetime.fromisoformat(text)
+async def _saw(page: PageContext, run: str, step: int) -> dict[str, Any]:
+    """Return what a model saw, with the fields that its messages do not have."""
+    found: dict[str, Any] = await page.ask("prompt", run=run, step=step)
+    messages = [{"text": "", "calls": [], "tool": "", **each} for each in found["prompt"]["messages"]]
+    return {**found, "messages": messages, "tools": found["prompt"].get("tools", [])}
 
 
 async def log_page(page: PageContext) -> Response:
-    """Show the events of a run, the newest page first."""
+    """Show the events of a run, the newest page first, and whether they are what was written."""
     [run] = page.ids
-    info = await page.ask("info", run=run)
-    last = info["position"]["seq"]
+    report = await page.ask("show", run=run)
+    last = report["run"]["position"]["seq"]
     given = page.request.query_params.get("cursor")
     after = max(0, last - EVENTS) if given is None else number_of(given) or 0
     found = await page.ask("log", run=run, limit=EVENTS, cursor=str(after))
-    return await page.page(
+    is_asked = last <= VERIFIED or "verify" in page.request.query_params
+    return await _run_page(
+        page,
         "log.html",
-        here="runs",
-        title=f"Log of {run}",
-        run=with_shown(info),
+        "log",
+        report,
         events=[{**event, "line": one_line(event["body"])} for event in found["items"]],
         earlier=None if after == 0 else max(0, after - EVENTS),
         later=found["next"],
+        verified=await _verified(page, run) if is_asked else None,
     )
 
 
-async def submit_control(page: PageContext) -> Response:
-    """Send a command to a run, and show it; of a fork, show the fork."""
+async def _verified(page: PageContext, run: str) -> dict[str, Any]:
+    """Return what a verification found: the number of events, or the fault."""
+    try:
+        return {"events": (await page.ask("verify", run=run))["events"], "fault": None}
+    except Tampered as fault:
+        return {"events": 0, "fault": fault}
+
+
+async def conversation_page(page: PageContext) -> Response:
+    """Show the messages of a run's conversation, and what the model saw before one of its replies."""
     [run] = page.ids
-    command = page.form.get("do", "")
-    if command not in CONTROLS:
-        raise InvalidArgument(path="do", reason=f"{command[:20]!r} is none of {', '.join(CONTROLS)}")
-    found = await page.ask(command, run=run, command_id=page.form.get("command_id"), **CONTROLS[command](page.form))
-    return page.redirect(f"/runs/{quote(found['id'], safe='')}")
+    query = page.request.query_params
+    report = await page.ask("show", run=run)
+    talk = report["run"]["conversation"]
+    step, whole = step_number(query.get("saw")), "whole" in query
+    return await _run_page(
+        page,
+        "conversation.html",
+        "conversation",
+        report,
+        talk=talk,
+        whole=whole,
+        messages=await messages_of(page, talk, whole=whole),
+        saw=None if step is None else await _saw(page, run, step),
+    )
 
 
-def _nothing(_: Mapping[str, str]) -> dict[str, Any]:
-    return {}
+async def messages_of(page: PageContext, talk: str, *, whole: bool) -> dict[str, Any]:
+    """Return a page of the messages of a conversation; none if it has not begun."""
+    try:
+        found: dict[str, Any] = await page.ask(
+            "messages", conversation=talk, whole=whole, last=EVENTS, cursor=page.request.query_params.get("cursor")
+        )
+    except NotFound:
+        return {"items": [], "next": None}
+    return found
 
 
-def _reason(form: Mapping[str, str]) -> dict[str, Any]:
-    return {"reason": form.get("reason", "").strip()}
+async def compare_page(page: PageContext) -> Response:
+    """Show two runs side by side, with their first difference."""
+    [one] = page.ids
+    report = await page.ask("show", run=one)
+    other = page.request.query_params.get("with", "").strip()
+    if not other:
+        return await _run_page(page, "compare.html", "compare", report, other=None, comparison=None, sections=[])
+    comparison = await page.ask("compare", one=one, other=other)
+    sections: dict[str, list[Any]] = {}
+    for change in comparison["changes"]:
+        sections.setdefault(PARTS.get(change["part"], "What they know in the end"), []).append(change)
+    return await _run_page(
+        page,
+        "compare.html",
+        "compare",
+        report,
+        other=with_shown(await page.ask("info", run=other)),
+        comparison=comparison,
+        sections=sorted(sections.items(), key=lambda each: ORDER.index(each[0])),
+    )
 
 
-def _extension(form: Mapping[str, str]) -> dict[str, Any]:
-    limits = {name: form[name].strip() for name in LIMITS if form.get(name, "").strip()}
-    return {"budget": limits or None, "deadline": form.get("deadline", "").strip(), "because": form.get("because", "")}
-
-
-def _signal(form: Mapping[str, str]) -> dict[str, Any]:
-    return {"name": form.get("name", "").strip(), "value": json_or_text(form.get("value", ""))}
-
-
-def _fork(form: Mapping[str, str]) -> dict[str, Any]:
-    """Return the options of a fork. The facts of the form replace those of the run."""
-    facts = json_object(form.get("facts", ""), "facts") if form.get("facts", "").strip() else None
-    step = _number(form.get("at"))
-    return {"at": step, "patch": None if not facts else {"facts": facts}, "effects": form.get("effects", "ask")}
-
-
-# Limits that a form can raise.
-LIMITS = ("max_steps", "max_cost", "max_llm_tokens")
-# The commands of the buttons of a run, and how their forms are read.
-CONTROLS: Mapping[str, Callable[[Mapping[str, str]], dict[str, Any]]] = {
-    "pause": _nothing,
-    "resume": _nothing,
-    "cancel": _reason,
-    "extend": _extension,
-    "signal": _signal,
-    "fork": _fork,
+ORDER = ("What they did", "What they know in the end", "What they spent", "How they ended")
+# Headings of the kinds of differences; all others are parts of the state.
+PARTS = {
+    **dict.fromkeys(("step", "decision", "request", "run", "signal"), ORDER[0]),
+    "spent": ORDER[2],
+    "outcome": ORDER[3],
 }
+
+
+async def value_page(page: PageContext) -> Response:
+    """Show a piece of a large value."""
+    run, blob = page.ids
+    start = number_of(page.request.query_params.get("start")) or 0
+    report = await page.ask("show", run=run)
+    piece = await page.ask("value", run=run, blob=blob, start=start, limit=PIECE)
+    return await _run_page(page, "value.html", "steps", report, piece=piece, size=PIECE)

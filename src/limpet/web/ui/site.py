@@ -27,13 +27,19 @@ from limpet.web.access_log import note
 from limpet.web.event_streams import RECHECK, EventStream, StreamLimits
 from limpet.web.guard import Places
 from limpet.web.replies import status_of
+from limpet.web.ui.agent_pages import agent_page, agents_page
+from limpet.web.ui.batch_pages import confirm_all, confirm_selected, submit_batch
 from limpet.web.ui.browser_sessions import BrowserSession, BrowserSessions
-from limpet.web.ui.inbox_pages import inbox_page, submit_decision
+from limpet.web.ui.control_forms import submit_control
+from limpet.web.ui.inbox_pages import inbox_page, request_page, submit_decision
 from limpet.web.ui.login_pages import log_in_page, submit_login, submit_logout
 from limpet.web.ui.operation_pages import operations_page
 from limpet.web.ui.page_context import OPERATIONS, PageContext
 from limpet.web.ui.rendering import render
-from limpet.web.ui.run_pages import log_page, run_page, runs_page, submit_control
+from limpet.web.ui.run_list import runs_page
+from limpet.web.ui.run_pages import compare_page, conversation_page, log_page, run_page, value_page
+from limpet.web.ui.start_pages import start_page, submit_start
+from limpet.web.ui.talk_pages import submit_message, talk_page, talks_page
 
 __all__ = ["Site"]
 
@@ -52,16 +58,34 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-STATIC = {"style.css": "text/css; charset=utf-8", "icon.svg": "image/svg+xml", "live.js": "text/javascript"}
+STATIC = {
+    "style.css": "text/css; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+    **dict.fromkeys(("main.js", "live.js", "keys.js", "travel.js", "select.js"), "text/javascript"),
+}
 Page = Callable[[PageContext], Awaitable[Response]]
 # Pages and forms that need a session, by the parts of their path after /ui; `*` is an id.
 PAGES: Mapping[tuple[str, tuple[str, ...]], Page] = {
     ("GET", ("runs",)): runs_page,
+    ("POST", ("runs",)): confirm_selected,
+    ("GET", ("batches",)): confirm_all,
+    ("POST", ("batches",)): submit_batch,
+    ("GET", ("start",)): start_page,
+    ("POST", ("start",)): submit_start,
     ("GET", ("runs", "*")): run_page,
     ("POST", ("runs", "*")): submit_control,
     ("GET", ("runs", "*", "log")): log_page,
+    ("GET", ("runs", "*", "conversation")): conversation_page,
+    ("GET", ("runs", "*", "compare")): compare_page,
+    ("GET", ("runs", "*", "values", "*")): value_page,
+    ("GET", ("agents",)): agents_page,
+    ("GET", ("agents", "*")): agent_page,
+    ("GET", ("conversations",)): talks_page,
+    ("GET", ("conversations", "*")): talk_page,
+    ("POST", ("conversations", "*")): submit_message,
     ("GET", ("operations",)): operations_page,
     ("GET", ("inbox",)): inbox_page,
+    ("GET", ("inbox", "*")): request_page,
     ("POST", ("inbox", "*")): submit_decision,
     ("POST", ("logout",)): submit_logout,
 }
@@ -127,7 +151,15 @@ class Site:
             raise WrongOrigin(origin="a form of another session")
         app = self._apps[session.who.tenant or TENANT]
         return await page(
-            PageContext(app=app, session=session, request=request, root=self._root(request), ids=ids, form=form)
+            PageContext(
+                app=app,
+                session=session,
+                request=request,
+                root=self._root(request),
+                ids=ids,
+                form=form,
+                new_id=self._ids.new,
+            )
         )
 
     def _stream(self, request: Request, session: BrowserSession) -> Response:

@@ -1,74 +1,184 @@
 // Keeps a page up to date: when a run changes, the page is fetched again and its content replaced. Without this script,
-// the page is the same, and is reloaded by hand.
+// the page is the same, and is reloaded by hand. One stream serves all tabs of a browser, while one of them is visible.
 
 const WAIT = 300; // milliseconds in which several changes are one
+const RETRY = 2000; // milliseconds after which a page that could not be fetched is tried again
 const live = document.querySelector(".live");
 const stream = document.body.dataset.stream;
-let source = null;
+const others = new BroadcastChannel(`limpet ${stream}`);
 let timer = null;
+let awaySince = null;
+let release = null;
+let busySince = 0;
 
 // Content must not change under a person who types, selects or has opened something.
 function isBusy() {
   const active = document.activeElement;
-  const types = active && ["INPUT", "TEXTAREA", "SELECT"].includes(active.tagName);
-  return types || document.querySelector("main details[open]") !== null || String(getSelection()) !== "";
+  const types = active && active.closest("main") && ["INPUT", "TEXTAREA", "SELECT"].includes(active.tagName);
+  const opened = document.querySelector("main details[open]:not([data-open])") !== null;
+  const selected = document.querySelector("main [name^='run.']:checked") !== null;
+  return types || opened || selected || String(getSelection()) !== "" || scrollY > 400;
 }
 
 function say(word, isOff) {
+  if (live.textContent === word && !live.hidden) return;
   live.hidden = false;
   live.textContent = word;
   live.classList.toggle("off", isOff);
 }
 
-async function refresh() {
+function banner(kind, icon, strong, text, action) {
+  document.querySelector(".banner[data-live]")?.remove();
+  if (!kind) return;
+  const box = document.createElement("div");
+  box.className = `banner ${kind}`;
+  box.dataset.live = "";
+  box.setAttribute("role", kind === "bad" ? "alert" : "status");
+  const symbol = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  symbol.setAttribute("class", "i");
+  symbol.setAttribute("aria-hidden", "true");
+  const use = document.createElementNS("http://www.w3.org/2000/svg", "use");
+  use.setAttribute("href", `#i-${icon}`);
+  symbol.append(use);
+  const words = document.createElement("p");
+  const first = document.createElement("strong");
+  first.textContent = strong;
+  words.append(first, ` ${text}`);
+  box.append(symbol, words);
+  if (action) {
+    const actions = document.createElement("div");
+    actions.className = "actions";
+    const button = document.createElement("button");
+    button.className = "btn";
+    button.type = "button";
+    button.textContent = action;
+    button.addEventListener("click", () => refresh(true));
+    actions.append(button);
+    box.append(actions);
+  }
+  document.querySelector("main").prepend(box);
+}
+
+function away() {
+  say("Away", true);
+  if (awaySince === null) {
+    awaySince = new Date();
+    const when = awaySince.toLocaleTimeString();
+    banner("bad", "plug", `The server or its store does not answer since ${when}.`, "You see the state of that moment. It is tried again by itself; nothing you did is lost.", "Try now");
+    for (const each of document.querySelectorAll("main form[method=post] button")) each.disabled = true;
+  }
+  timer ??= setTimeout(() => refresh(false), RETRY);
+}
+
+// Show a page without leaving this one. Returns whether it could be fetched.
+export async function show(address) {
+  const reply = await fetch(address, { headers: { accept: "text/html" } });
+  if (reply.redirected && new URL(reply.url).pathname.endsWith("/login")) {
+    location.assign(reply.url); // the session has ended
+    return true;
+  }
+  if (reply.status >= 500) return false;
+  const page = new DOMParser().parseFromString(await reply.text(), "text/html");
+  const found = page.querySelector("main");
+  if (!found) return false;
+  const current = document.querySelector("main");
+  const focus = document.activeElement?.id;
+  current.replaceWith(found);
+  const nav = page.querySelector(".nav");
+  if (nav) document.querySelector(".nav")?.replaceWith(nav);
+  document.title = page.title;
+  if (focus) document.getElementById(focus)?.focus({ preventScroll: true });
+  document.dispatchEvent(new CustomEvent("limpet:shown", { detail: found }));
+  return true;
+}
+
+async function refresh(isAsked) {
+  clearTimeout(timer);
   timer = null;
-  if (isBusy()) {
+  if (!isAsked && awaySince === null && isBusy()) {
+    if (!busySince) busySince = Date.now();
     say("Changed", false);
-    timer = setTimeout(refresh, 1000);
+    if (Date.now() - busySince > 3000 && !document.querySelector(".banner[data-live]")) {
+      banner("run", "run", "Something has changed.", "The page stays as it is while you work on it.", "Show it");
+    }
+    timer = setTimeout(() => refresh(false), 1000);
     return;
   }
+  busySince = 0;
   try {
-    const reply = await fetch(location.href, { headers: { accept: "text/html" } });
-    if (reply.redirected) {
-      location.assign(reply.url); // the session has ended
+    if (!(await show(location.href))) {
+      away();
       return;
     }
-    if (!reply.ok) {
-      say("Away", true);
-      return;
-    }
-    const page = new DOMParser().parseFromString(await reply.text(), "text/html");
-    document.querySelector("main").replaceWith(page.querySelector("main"));
-    document.querySelector(".nav").replaceWith(page.querySelector(".nav"));
     say("Live", false);
+    if (awaySince !== null) {
+      awaySince = null;
+      banner("ok", "done", "Live again.", "You see the state of now.");
+    }
   } catch {
-    say("Away", true);
+    away();
   }
 }
 
 function changed() {
-  timer ??= setTimeout(refresh, WAIT);
+  timer ??= setTimeout(() => refresh(false), WAIT);
 }
 
-function connect() {
-  source = new EventSource(stream);
-  source.onopen = () => {
-    say("Live", false);
-    changed(); // what happened while there was no connection
-  };
-  source.onmessage = changed;
-  source.onerror = () => {
-    say("Away", true);
-    if (source.readyState === EventSource.CLOSED) setTimeout(connect, 2000);
-  };
+// Only the tab that holds the lock has a stream; it tells the others.
+function lead() {
+  return new Promise((done) => {
+    const source = new EventSource(stream);
+    source.onopen = () => {
+      others.postMessage("open");
+      opened();
+    };
+    source.onmessage = () => {
+      others.postMessage("changed");
+      changed();
+    };
+    source.onerror = () => {
+      others.postMessage("away");
+      away();
+      if (source.readyState === EventSource.CLOSED) stop();
+    };
+    function stop() {
+      release = null;
+      source.close();
+      setTimeout(done, document.hidden ? 0 : RETRY);
+    }
+    release = stop;
+  });
+}
+
+function opened() {
+  if (awaySince === null) say("Live", false);
+  changed(); // what happened while there was no connection
+}
+
+others.onmessage = ({ data }) => {
+  if (document.hidden) return;
+  if (data === "open") opened();
+  if (data === "changed") changed();
+  if (data === "away") away();
+};
+
+let waiting = false;
+async function follow() {
+  if (waiting) return;
+  waiting = true;
+  while (!document.hidden) {
+    if (navigator.locks) await navigator.locks.request(`limpet ${stream}`, () => (document.hidden ? null : lead()));
+    else await lead();
+  }
+  waiting = false;
 }
 
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) {
-    source?.close();
-    source = null;
-  } else if (source === null) {
-    connect();
+    release?.();
+  } else {
+    changed();
+    follow();
   }
 });
-if (!document.hidden) connect();
+if (!document.hidden) follow();
