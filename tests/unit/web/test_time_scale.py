@@ -36,7 +36,7 @@ def test_a_run_that_only_waits_is_drawn() -> None:
     st.lists(st.floats(0, 1e6), min_size=2, max_size=10),
     st.booleans(),
 )
-def test_later_times_are_drawn_further_right(busy: list[list[float]], times: list[float], fold: bool) -> None:  # noqa: FBT001 - a case
+def test_later_times_are_drawn_further_right(busy: list[list[float]], times: list[float], fold: bool) -> None:
     """Within the row, and back again."""
     scale = TimeScale(at(0), at(1e6), [(at(start), at(end)) for start, end in busy], fold=fold)
     places = [scale.percent(at(time)) for time in sorted(times)]
