@@ -35,6 +35,7 @@ from limpet.policy.escalation import Escalate
 from limpet.policy.risk import Approvals
 from limpet.redaction import Redaction, add_patterns
 from limpet.service.app import App
+from limpet.service.decision_links import LinkMint
 from limpet.service.notices import Channel
 from limpet.service.settings import Settings
 from limpet.stores import Backend, Store
@@ -72,7 +73,8 @@ def open(  # noqa: PLR0913 - all by name, and few at a time
     - `worker`: a `Worker` with settings, or False for no worker. LIMPET_WORKER=0 also means no worker.
     - `people`: members by group. If given, only the people to whom a request is addressed can decide it.
     - `notify`: channels by name, which are notified of each request: a `Webhook`, a `Slack` or `Email` channel, or a
-      function that takes the request. The first three can also be notified of runs.
+      function that takes the request. The first three can also be notified of runs. With LIMPET_LINK_KEY and
+      LIMPET_PUBLIC_URL, notices of requests have a link to decide.
     - `redact`: True, or LIMPET_REDACT=1, replaces credentials by placeholders before anything is recorded. A list of
       regular expressions adds to the built-in ones.
     - `token`: the access token for a server. The default is LIMPET_TOKEN.
@@ -86,6 +88,7 @@ def open(  # noqa: PLR0913 - all by name, and few at a time
     settings = Settings(open_store(url), clock, RandomIds(clock))
     settings.url = _resolve_url(url)
     settings.people, settings.channels = people, dict(notify or {})
+    settings.links = LinkMint.from_environment(os.environ)
     settings.store.redaction = _redaction(redact)
     for name in settings.channels:
         if len(check_id(name)) > MAX_CHANNEL_NAME:

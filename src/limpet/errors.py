@@ -62,6 +62,10 @@
     ├── BlobDamaged                 The stored bytes do not match the blob's name
     ├── WrongKeys                   The store's data cannot be decrypted with the given keys
     │
+    ├── InvalidLinkKey              The keys of decision links are malformed
+    ├── InvalidLink                 The link to decide a request is not valid
+    ├── LinkExpired                 The link to decide a request has expired
+    ├── LinkOutdated                The request shows something else than when the link was sent
     ├── NotAuthenticated            The HTTP request has no token, or an unknown one
     ├── NotPermitted                The caller's roles do not allow the operation
     ├── AuthUnavailable             The server cannot check tokens at the moment
@@ -110,12 +114,16 @@ __all__ = [
     "InvalidAppend",
     "InvalidArgument",
     "InvalidBundle",
+    "InvalidLink",
+    "InvalidLinkKey",
     "InvalidPatch",
     "InvalidReply",
     "InvalidTasks",
     "InvalidValue",
     "LeaseLost",
     "LimpetError",
+    "LinkExpired",
+    "LinkOutdated",
     "ModelRefused",
     "NewerVersion",
     "NoProgress",
@@ -996,6 +1004,50 @@ class WrongKeys(LimpetError):
         "Pass the keys that this store was created with in keys=, LIMPET_KEYS or LIMPET_KEYS_FILE. Encryption "
         "cannot be turned on or off later."
     )
+
+
+@dataclass(eq=False, repr=False)
+class InvalidLinkKey(LimpetError):
+    """The keys of decision links are malformed. Nothing was started."""
+
+    reason: str
+    code = "invalid_link_key"
+    _summary = "Cannot make links to decide requests: {reason}."
+    _hint = "Set LIMPET_LINK_KEY to the output of `openssl rand -hex 32`; several keys as id:key,id:key."
+
+
+@dataclass(eq=False, repr=False)
+class InvalidLink(LimpetError):
+    """The link to decide a request is not valid. Nothing was decided."""
+
+    reason: str
+    code = "invalid_link"
+    _summary = "This link is not valid: {reason}."
+    _hint = "Open the link in the notice itself, or find the request in the inbox."
+
+
+@dataclass(eq=False, repr=False)
+class LinkExpired(LimpetError):
+    """The link to decide a request has expired. Nothing was decided."""
+
+    expired_at: int
+    """By the store's clock, in microseconds since 1970."""
+    code = "link_expired"
+    _summary = "This link expired at {expired_at}."
+    _hint = "Find the request in the inbox: if it is still open, it can be decided there."
+
+    def _shown(self) -> dict[str, object]:
+        return {**self.facts, "expired_at": format_time(self.expired_at)}
+
+
+@dataclass(eq=False, repr=False)
+class LinkOutdated(LimpetError):
+    """The request shows something else than when the link was sent. Nothing was decided."""
+
+    request: str
+    code = "link_outdated"
+    _summary = "Request {request} asks for something else than when this link was sent."
+    _hint = "Find the request in the inbox, with its new arguments, and decide there."
 
 
 @dataclass(eq=False, repr=False)

@@ -11,6 +11,7 @@ from limpet.engine.execution.user_code import UserCode
 from limpet.engine.worker.duties import Duty
 from limpet.engine.worker.worker import StoreClock, Timing, Worker, WorkerLoop
 from limpet.ids import Ids
+from limpet.service.decision_links import LinkMint
 from limpet.service.notices import Channel, told_of
 from limpet.stores import Store
 
@@ -41,6 +42,8 @@ class Settings:
         """Members by group. None: any person may decide any request."""
         self.channels: Mapping[str, Channel] = {}
         """Channels that are notified of requests and runs, by name."""
+        self.links: LinkMint | None = None
+        """Makes links to decide requests, which notices then contain."""
         self.interface = "python"
         """Name of the interface through which commands arrive."""
 

@@ -1,15 +1,17 @@
 """The dashboard, which is imported with its first request: servers without browsers do not need templates."""
 
 import asyncio
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Mapping
 from hashlib import sha256
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from limpet.clock import Clock
-from limpet.errors import ExtraMissing
+from limpet.errors import DefinitionError, ExtraMissing, InvalidLinkKey
 from limpet.ids import RandomIds
 from limpet.service.app import App
+from limpet.service.decision_links import LinkKeys
 from limpet.service.tokens import TENANT
 from limpet.web.guard import Places
 
@@ -22,10 +24,23 @@ class LazySite:
     """Serves pages under /ui, and passes all other requests on."""
 
     def __init__(
-        self, inside: ASGIApp, *, apps: Mapping[str, App], places: Places, clock: Clock, stopping: asyncio.Event
+        self,
+        inside: ASGIApp,
+        *,
+        apps: Mapping[str, App],
+        places: Places,
+        clock: Clock,
+        stopping: asyncio.Event,
+        link_alone: Collection[str] = (),
     ) -> None:
         self._inside, self._apps, self._places, self._clock = inside, apps, places, clock
         self._stopping = stopping
+        if isinstance(link_alone, str):
+            raise DefinitionError(what="link_alone", reason=f"{link_alone!r} is one name; pass a list of names")
+        text = os.environ.get("LIMPET_LINK_KEY", "").strip()
+        self._link_keys, self._link_alone = LinkKeys.from_text(text) if text else None, link_alone
+        if link_alone and self._link_keys is None:
+            raise InvalidLinkKey(reason=f"LIMPET_LINK_KEY is not set, and links of {', '.join(link_alone)} need it")
         self._site: ASGIApp | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,4 +67,6 @@ class LazySite:
             clock=self._clock,
             ids=RandomIds(self._clock),
             stopping=self._stopping,
+            link_keys=self._link_keys,
+            link_alone=self._link_alone,
         )

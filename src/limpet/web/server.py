@@ -50,6 +50,8 @@ class ServerOptions:
     """Requests a second of each caller."""
     ui: bool = False
     """Whether to serve the dashboard, too."""
+    link_alone: tuple[str, ...] = ()
+    """People for whom the link in a notice is enough to approve or reject."""
     also: Mapping[str, Mounted]
 
 
@@ -67,6 +69,7 @@ async def serve(apps: Apps, options: ServerOptions, told: Callable[[str], None])
         also=options.also,
         stopping=stopping,
         ui=options.ui,
+        link_alone=options.link_alone,
     )
     config = uvicorn.Config(
         inside,

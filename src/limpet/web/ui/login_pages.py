@@ -13,6 +13,7 @@ from limpet.web.access_log import note
 from limpet.web.ui.browser_sessions import BrowserSession
 from limpet.web.ui.page_context import PageContext
 from limpet.web.ui.rendering import render
+from limpet.web.ui.return_paths import forget_path, remembered_path
 
 __all__ = ["log_in_page", "submit_login", "submit_logout"]
 
@@ -39,7 +40,7 @@ async def log_in_page(
 async def submit_login(
     apps: Mapping[str, App], ids: Ids, form: Mapping[str, str], *, cookie: str, root: str, request: Request
 ) -> Response:
-    """Begin a session, with an id of its own, and show the runs."""
+    """Begin a session, with an id of its own, and show the page that the browser asked for, or the runs."""
     begun = await _begun(apps, ids, form)
     if begun is None:
         fault = "This link was used before, or has expired. Make another one."
@@ -49,7 +50,7 @@ async def submit_login(
     note(request.scope, who=begun.who.name, tenant=begun.who.tenant)
     app = apps[begun.who.tenant]
     app.audit_trail.record_login(begun.who)
-    reply = RedirectResponse(f"{root}/runs", 303)
+    reply = RedirectResponse(f"{root}{remembered_path(request, cookie) or '/runs'}", 303)
     is_secure = cookie.startswith("__Host-")
     reply.set_cookie(
         cookie,
@@ -60,6 +61,7 @@ async def submit_login(
         httponly=True,
         samesite="lax",
     )
+    forget_path(reply, cookie)
     return reply
 
 
