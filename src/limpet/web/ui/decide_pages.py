@@ -169,6 +169,7 @@ async def _open_page(
 ) -> Response:
     """Show an open request."""
     takes_yes_or_no = found["kind"] == "approval" or (found["kind"] == "ask" and found["schema"] == YES_OR_NO)
+    choices = found["context"]["choices"] if found["context"] else []
     context = {
         "root": page.root,
         "who": page.session.who,
@@ -176,6 +177,7 @@ async def _open_page(
         "action": f"{page.root}/decide/{page.ids[0]}",
         "request": found,
         "takes_yes_or_no": takes_yes_or_no,
+        "choices": [each for each in choices if not takes_yes_or_no or each["answer"] in ("approve", "reject")],
         "is_alone": _is_alone(page),
         "may_decide": page.may("decide"),
         "form": form or {},
