@@ -4,12 +4,14 @@ import asyncio
 import os
 from collections.abc import Collection, Mapping
 from hashlib import sha256
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from limpet.clock import Clock
 from limpet.errors import DefinitionError, ExtraMissing, InvalidLinkKey
-from limpet.ids import RandomIds
+from limpet.ids import Ids, RandomIds
 from limpet.service.app import App
 from limpet.service.decision_links import LinkKeys
 from limpet.service.tokens import TENANT
@@ -58,15 +60,26 @@ class LazySite:
             from limpet.web.ui import Site  # noqa: PLC0415 - templates take time to import
         except ImportError as error:
             raise ExtraMissing(extra="server") from error
-        # Cookies do not know ports, so two servers on one machine need cookies of different names.
-        key = sha256(self._apps[TENANT].address.encode()).hexdigest()[:8]
+        ids = RandomIds(self._clock)
         return Site(
             apps=self._apps,
             places=self._places,
-            key=key,
+            key=_key_of(self._apps[TENANT].address, ids),
             clock=self._clock,
-            ids=RandomIds(self._clock),
+            ids=ids,
             stopping=self._stopping,
             link_keys=self._link_keys,
             link_alone=self._link_alone,
         )
+
+
+def _key_of(address: str, ids: Ids) -> str:
+    """Return the part of a cookie's name that stands for a store: cookies do not know ports, so two servers on one
+    machine need cookies of different names. Two folders may have a file of the same name.
+    """
+    parts = urlsplit(address)
+    if parts.scheme == "sqlite":
+        address = str(Path(unquote(parts.path[1:])).resolve())
+    elif parts.scheme == "memory":
+        address = ids.new()
+    return sha256(address.encode()).hexdigest()[:8]

@@ -30,7 +30,7 @@ from limpet.web.guard import Places
 from limpet.web.replies import status_of
 from limpet.web.ui.agent_pages import agent_page, agents_page
 from limpet.web.ui.batch_pages import confirm_all, confirm_selected, submit_batch
-from limpet.web.ui.browser_sessions import BrowserSession, BrowserSessions
+from limpet.web.ui.browser_sessions import STREAM_TRUSTED, BrowserSession, BrowserSessions
 from limpet.web.ui.control_forms import submit_control
 from limpet.web.ui.decide_pages import DecidePages
 from limpet.web.ui.inbox_pages import inbox_page, request_page, submit_decision
@@ -154,7 +154,7 @@ class Site:
         if method == "POST" and not session.has_sent(form.pop("form_token", "")):
             raise WrongOrigin(origin="a form of another session")
         app = self._apps[session.who.tenant or TENANT]
-        return await page(
+        reply = await page(
             PageContext(
                 app=app,
                 session=session,
@@ -165,6 +165,17 @@ class Site:
                 new_id=self._ids.new,
             )
         )
+        if page is submit_logout:
+            self._end_session(request, session, reply)
+        return reply
+
+    def _end_session(self, request: Request, session: BrowserSession, reply: Response) -> None:
+        """Forget a session that was ended, here and in the browser."""
+        self._sessions.forget(session.text)
+        name = self._sessions.cookie_name(request.scope, request.headers)
+        assert name is not None
+        is_secure = name.startswith("__Host-")
+        reply.delete_cookie(name, path="/", secure=is_secure, httponly=True, samesite="lax")
 
     async def _open_page(self, request: Request, parts: tuple[str, ...], session: BrowserSession | None) -> Response:
         """Answer a request that needs no session. Raises NotFound."""
@@ -194,7 +205,7 @@ class Site:
         """Tell a page that something has changed: runs, or for someone who only decides, requests."""
 
         async def recheck() -> Principal | None:
-            found = await self._sessions.find(request.scope, request.headers)
+            found = await self._sessions.find(request.scope, request.headers, STREAM_TRUSTED)
             return None if found is None else found.who
 
         request.scope[RECHECK] = recheck
