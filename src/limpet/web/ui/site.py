@@ -29,6 +29,7 @@ from limpet.web.event_streams import RECHECK, EventStream, StreamLimits
 from limpet.web.guard import Places
 from limpet.web.replies import status_of
 from limpet.web.ui.agent_pages import agent_page, agents_page
+from limpet.web.ui.artifact_pages import artifact_page
 from limpet.web.ui.batch_pages import confirm_all, confirm_selected, submit_batch
 from limpet.web.ui.browser_sessions import STREAM_TRUSTED, BrowserSession, BrowserSessions
 from limpet.web.ui.control_forms import submit_control
@@ -78,6 +79,7 @@ PAGES: Mapping[tuple[str, tuple[str, ...]], Page] = {
     ("GET", ("runs", "*")): run_page,
     ("POST", ("runs", "*")): submit_control,
     ("GET", ("runs", "*", "log")): log_page,
+    ("GET", ("runs", "*", "artifacts", "*")): artifact_page,
     ("GET", ("runs", "*", "conversation")): conversation_page,
     ("GET", ("runs", "*", "compare")): compare_page,
     ("GET", ("runs", "*", "values", "*")): value_page,
