@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from limpet.errors import LimpetError as LimpetError
     from limpet.errors import LinkExpired as LinkExpired
     from limpet.errors import LinkOutdated as LinkOutdated
+    from limpet.errors import LoginRefused as LoginRefused
     from limpet.errors import ModelRefused as ModelRefused
     from limpet.errors import NewerVersion as NewerVersion
     from limpet.errors import NoProgress as NoProgress
@@ -235,6 +236,7 @@ else:
             "LimpetError",
             "LinkExpired",
             "LinkOutdated",
+            "LoginRefused",
             "ModelRefused",
             "NewerVersion",
             "NoProgress",

@@ -66,6 +66,7 @@
     ├── InvalidLink                 The link to decide a request is not valid
     ├── LinkExpired                 The link to decide a request has expired
     ├── LinkOutdated                The request shows something else than when the link was sent
+    ├── LoginRefused                The identity provider's reply logs no one in
     ├── NotAuthenticated            The HTTP request has no token, or an unknown one
     ├── NotPermitted                The caller's roles do not allow the operation
     ├── AuthUnavailable             The server cannot check tokens at the moment
@@ -124,6 +125,7 @@ __all__ = [
     "LimpetError",
     "LinkExpired",
     "LinkOutdated",
+    "LoginRefused",
     "ModelRefused",
     "NewerVersion",
     "NoProgress",
@@ -1048,6 +1050,16 @@ class LinkOutdated(LimpetError):
     code = "link_outdated"
     _summary = "Request {request} asks for something else than when this link was sent."
     _hint = "Find the request in the inbox, with its new arguments, and decide there."
+
+
+@dataclass(eq=False, repr=False)
+class LoginRefused(LimpetError):
+    """The identity provider's reply logs no one in. No session has begun."""
+
+    reason: str
+    code = "login_refused"
+    _summary = "You are not logged in: {reason}."
+    _hint = "Begin again at /ui/login. If it fails again, an operator must change the mapping of claims to roles."
 
 
 @dataclass(eq=False, repr=False)

@@ -81,6 +81,10 @@ def serve(  # noqa: PLR0913 - all by name, and few at a time
         list[str] | None,
         typer.Option(metavar="NAME", help="Person who approves by the link in a notice, without login. Repeatable."),
     ] = None,
+    oidc: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Identity provider with which people log in, as TOML (docs/dashboard.md)."),
+    ] = None,
     code: Agents = None,
     url: OwnUrl = None,
     json: Json = False,
@@ -122,6 +126,7 @@ def serve(  # noqa: PLR0913 - all by name, and few at a time
             proxies=tuple(proxy or ()),
             rate=rate,
             link_alone=tuple(link_alone or ()),
+            oidc=oidc,
             told=print_address,
         )
     )

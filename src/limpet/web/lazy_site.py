@@ -16,6 +16,7 @@ from limpet.service.app import App
 from limpet.service.decision_links import LinkKeys
 from limpet.service.tokens import TENANT
 from limpet.web.guard import Places
+from limpet.web.oidc import Oidc, OidcClient
 
 __all__ = ["LazySite"]
 
@@ -25,7 +26,7 @@ ROOT = "/ui"
 class LazySite:
     """Serves pages under /ui, and passes all other requests on."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all by name
         self,
         inside: ASGIApp,
         *,
@@ -34,6 +35,7 @@ class LazySite:
         clock: Clock,
         stopping: asyncio.Event,
         link_alone: Collection[str] = (),
+        oidc: Oidc | None = None,
     ) -> None:
         self._inside, self._apps, self._places, self._clock = inside, apps, places, clock
         self._stopping = stopping
@@ -43,6 +45,9 @@ class LazySite:
         self._link_keys, self._link_alone = LinkKeys.from_text(text) if text else None, link_alone
         if link_alone and self._link_keys is None:
             raise InvalidLinkKey(reason=f"LIMPET_LINK_KEY is not set, and links of {', '.join(link_alone)} need it")
+        if oidc is not None and oidc.tenant not in apps:
+            raise DefinitionError(what="oidc", reason=f"this server has no tenant {oidc.tenant!r}")
+        self._oidc = None if oidc is None else OidcClient(oidc)
         self._site: ASGIApp | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,6 +75,7 @@ class LazySite:
             stopping=self._stopping,
             link_keys=self._link_keys,
             link_alone=self._link_alone,
+            oidc=self._oidc,
         )
 
 

@@ -20,6 +20,7 @@ TYPE = "urn:limpet:error:"
 STATUS: Mapping[type[e.LimpetError], int] = {
     e.NotAuthenticated: 401,
     e.InvalidLink: 403,
+    e.LoginRefused: 403,
     e.NotAllowed: 403,
     e.NotPermitted: 403,
     e.WrongOrigin: 403,

@@ -20,6 +20,7 @@ from limpet.web.api import Apps, Mounted, asgi, opened
 from limpet.web.event_streams import ABORT, STREAMING
 from limpet.web.guard import LOCAL
 from limpet.web.limits import RATE
+from limpet.web.oidc import Oidc
 
 __all__ = ["ServerOptions", "serve"]
 
@@ -52,6 +53,8 @@ class ServerOptions:
     """Whether to serve the dashboard, too."""
     link_alone: tuple[str, ...] = ()
     """People for whom the link in a notice is enough to approve or reject."""
+    oidc: Oidc | None = None
+    """Identity provider with which people log in to the dashboard."""
     also: Mapping[str, Mounted]
 
 
@@ -70,6 +73,7 @@ async def serve(apps: Apps, options: ServerOptions, told: Callable[[str], None])
         stopping=stopping,
         ui=options.ui,
         link_alone=options.link_alone,
+        oidc=options.oidc,
     )
     config = uvicorn.Config(
         inside,

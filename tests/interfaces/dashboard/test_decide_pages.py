@@ -69,7 +69,7 @@ def form_of(page: str, **fields: str) -> dict[str, str]:
 
 async def decided(app: limpet.App, run: str) -> list[dict[str, Any]]:
     """Return the decisions in the log of a run."""
-    return [each.body for each in await app.log(run) if each.kind == "request.answered"]
+    return [dict(each.body) for each in await app.log(run) if each.kind == "request.answered"]
 
 
 async def refusals(app: limpet.App, *codes: str) -> None:

@@ -37,7 +37,7 @@ FOREIGN: list[dict[str, str]] = [
 async def form_token(ann: Browser) -> str:
     """Return the form token of a session."""
     [token] = set(re.findall(r'name="form_token" value="([0-9a-f]{64})"', await ann.page("/runs")))
-    return token
+    return str(token)
 
 
 async def commands(app: limpet.App) -> list[str]:

@@ -147,18 +147,18 @@ def test_channels_send_the_link_beside_what_is_redacted() -> None:
         id="q", run="r", kind="ask", question=f"{token}?", to=("bob",), opened=datetime(2026, 11, 17, tzinfo=UTC)
     )
     notice = RequestNotice.of(request, link)
-    url, where = "https://hooks.example.org/x", {"sender": "a@example.org", "to": ["b@example.org"]}
+    url, mail = "https://hooks.example.org/x", "b@example.org"
     webhook = limpet.Webhook(url, secret="s" * 16, person="bob")
     sent = [
         json.loads(webhook._body(notice))["link"],
         json.loads(limpet.Slack(url, person="bob")._body(notice))["text"],
-        limpet.Email("smtp.example.org", **where, person="bob")._message(notice, "key").get_content(),
+        limpet.Email("smtp.example.org", sender=mail, to=[mail], person="bob")._message(notice, "key").get_content(),
     ]
     assert all(link in each for each in sent)
     assert token not in "".join(sent)
     assert "link" not in json.loads(webhook._body(request))
     assert (link in repr(notice), notice.question) == (False, request.question)
     with pytest.raises(DefinitionError):
-        limpet.Email("smtp.example.org", sender="a@example.org", to=["b@example.org", "c@example.org"], person="bob")
+        limpet.Email("smtp.example.org", sender=mail, to=[mail, "c@example.org"], person="bob")
     with pytest.raises(DefinitionError):
         limpet.Slack(url, person="b\nob")

@@ -15,11 +15,17 @@ from limpet.web.ui.page_context import PageContext
 from limpet.web.ui.rendering import render
 from limpet.web.ui.return_paths import forget_path, remembered_path
 
-__all__ = ["log_in_page", "submit_login", "submit_logout"]
+__all__ = ["begun_reply", "log_in_page", "submit_login", "submit_logout"]
 
 
 async def log_in_page(
-    apps: Mapping[str, App], request: Request, *, root: str, session: BrowserSession | None, fault: str = ""
+    apps: Mapping[str, App],
+    request: Request,
+    *,
+    root: str,
+    session: BrowserSession | None,
+    provider: str = "",
+    fault: str = "",
 ) -> Response:
     """Show who a link logs in, or how to get one. Opening a link does not use it: a mail program may do that, too."""
     code = request.query_params.get("code", "")
@@ -32,6 +38,7 @@ async def log_in_page(
         "code": code if who is not None else "",
         "name": "" if who is None else who.name,
         "current": None if session is None else session.who.name,
+        "provider": provider,
         "fault": fault,
     }
     return Response(render("login.html", **context), 200 if not fault else 403, media_type="text/html")
@@ -40,7 +47,7 @@ async def log_in_page(
 async def submit_login(
     apps: Mapping[str, App], ids: Ids, form: Mapping[str, str], *, cookie: str, root: str, request: Request
 ) -> Response:
-    """Begin a session, with an id of its own, and show the page that the browser asked for, or the runs."""
+    """Begin a session, with an id of its own."""
     begun = await _begun(apps, ids, form)
     if begun is None:
         fault = "This link was used before, or has expired. Make another one."
@@ -48,7 +55,11 @@ async def submit_login(
             fault = "This token is not valid. `limpet token list` shows those that are."
         return await log_in_page(apps, request, root=root, session=None, fault=fault)
     note(request.scope, who=begun.who.name, tenant=begun.who.tenant)
-    app = apps[begun.who.tenant]
+    return begun_reply(apps[begun.who.tenant], begun, request, cookie=cookie, root=root)
+
+
+def begun_reply(app: App, begun: NewSession, request: Request, *, cookie: str, root: str) -> Response:
+    """Return the reply that begins a session in a browser, and shows the page that it asked for, or the runs."""
     app.audit_trail.record_login(begun.who)
     reply = RedirectResponse(f"{root}{remembered_path(request, cookie) or '/runs'}", 303)
     is_secure = cookie.startswith("__Host-")

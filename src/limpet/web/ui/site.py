@@ -27,6 +27,7 @@ from limpet.service.tokens import TENANT
 from limpet.web.access_log import note
 from limpet.web.event_streams import RECHECK, EventStream, StreamLimits
 from limpet.web.guard import Places
+from limpet.web.oidc import OidcClient
 from limpet.web.replies import status_of
 from limpet.web.ui.agent_pages import agent_page, agents_page
 from limpet.web.ui.artifact_pages import artifact_page
@@ -36,6 +37,7 @@ from limpet.web.ui.control_forms import submit_control
 from limpet.web.ui.decide_pages import DecidePages
 from limpet.web.ui.inbox_pages import inbox_page, request_page, submit_decision
 from limpet.web.ui.login_pages import log_in_page, submit_login, submit_logout
+from limpet.web.ui.oidc_pages import OidcPages
 from limpet.web.ui.operation_pages import operations_page
 from limpet.web.ui.page_context import OPERATIONS, PageContext
 from limpet.web.ui.rendering import render
@@ -67,6 +69,7 @@ STATIC = {
     "icon.svg": "image/svg+xml",
     **dict.fromkeys(("main.js", "live.js", "keys.js", "travel.js", "select.js"), "text/javascript"),
 }
+OIDC = (("login", "oidc"), ("login", "oidc", "callback"))
 Page = Callable[[PageContext], Awaitable[Response]]
 # Pages and forms that need a session, by the parts of their path after /ui; `*` is an id.
 PAGES: Mapping[tuple[str, tuple[str, ...]], Page] = {
@@ -110,11 +113,13 @@ class Site:
         stopping: asyncio.Event,
         link_keys: LinkKeys | None = None,
         link_alone: Collection[str] = (),
+        oidc: OidcClient | None = None,
     ) -> None:
         self._apps, self._places, self._ids, self._stopping = apps, places, ids, stopping
         self._streams = StreamLimits()
         self._sessions = BrowserSessions(apps, key, clock)
         self._decide_pages = DecidePages(apps, link_keys, link_alone, clock)
+        self._oidc_pages = None if oidc is None else OidcPages(oidc, apps, ids, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request for a page."""
@@ -185,7 +190,9 @@ class Site:
             return await self._login(request, session)
         if parts == ("",):
             return RedirectResponse(f"{self._root(request)}/runs", 303)
-        if len(parts) == 2 and request.method in ("GET", "HEAD", "POST"):
+        if self._oidc_pages is not None and parts in OIDC and request.method == "GET":
+            return await self._oidc(request, self._oidc_pages, is_back=len(parts) > 2)
+        if parts[0] == "decide" and len(parts) == 2 and request.method in ("GET", "HEAD", "POST"):
             return await self._decision(request, parts[1], session)
         raise NotFound(what="page", id=request.url.path[:200], fix="Go to /ui/runs.")
 
@@ -224,7 +231,19 @@ class Site:
         if request.method == "POST":
             form = await _form(request)
             return await submit_login(self._apps, self._ids, form, cookie=name, root=root, request=request)
-        return await log_in_page(self._apps, request, root=root, session=session)
+        provider = "" if self._oidc_pages is None else self._oidc_pages.provider
+        return await log_in_page(self._apps, request, root=root, session=session, provider=provider)
+
+    async def _oidc(self, request: Request, oidc: OidcPages, *, is_back: bool) -> Response:
+        """Log in with the identity provider: go there, or come back."""
+        name, root = self._sessions.cookie_name(request.scope, request.headers), self._root(request)
+        if name is None:
+            raise WrongOrigin(origin=request.headers.get("host", ""))
+        own = self._places.public_url or f"{request.scope['scheme']}://{request.headers.get('host', '').lower()}"
+        here = f"{own}{root}/login/oidc/callback"
+        if is_back:
+            return await oidc.finish(request, cookie=name, root=root, here=here)
+        return await oidc.begin(cookie=name, here=here)
 
     def _check_source(self, request: Request) -> None:
         """Raise WrongOrigin unless a page of this server sends the request."""
