@@ -35,7 +35,6 @@ from limpet.policy.escalation import Escalate
 from limpet.policy.risk import Approvals
 from limpet.redaction import Redaction, add_patterns
 from limpet.service.app import App
-from limpet.service.decision_links import LinkMint
 from limpet.service.notices import Channel
 from limpet.service.settings import Settings
 from limpet.stores import Backend, Store
@@ -45,7 +44,8 @@ from limpet.stores.sqlite import HEALING, SqliteBackend
 
 __all__ = ["DEFAULT_URL", "is_server", "llm_agent", "open", "open_store", "summarise_with"]
 
-logging.getLogger("limpet").addFilter(RedactingFilter())
+log = logging.getLogger("limpet")
+log.addFilter(RedactingFilter())
 In = TypeVar("In", default=str)
 Out = TypeVar("Out", default=str)
 DEFAULT_URL = "sqlite:///limpet.db"
@@ -88,7 +88,11 @@ def open(  # noqa: PLR0913 - all by name, and few at a time
     settings = Settings(open_store(url), clock, RandomIds(clock))
     settings.url = _resolve_url(url)
     settings.people, settings.channels = people, dict(notify or {})
-    settings.links = LinkMint.from_environment(os.environ)
+    if "LIMPET_LINK_KEY" in os.environ:
+        links = importlib.import_module("limpet.service.decision_links")  # few processes need it
+        settings.links = links.LinkMint.from_environment(os.environ)
+        if settings.links is None and settings.channels:
+            log.warning("Notices have no links: set LIMPET_LINK_KEY and LIMPET_PUBLIC_URL.")
     settings.store.redaction = _redaction(redact)
     for name in settings.channels:
         if len(check_id(name)) > MAX_CHANNEL_NAME:

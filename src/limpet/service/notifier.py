@@ -8,7 +8,7 @@ recorded nowhere.
 import inspect
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from limpet.clock import Clock, to_microseconds
 from limpet.engine.definitions.agents import Agent, AgentOptions
@@ -21,11 +21,13 @@ from limpet.engine.run.run import Run
 from limpet.engine.waits.notifications import AGENT
 from limpet.policy.retry import Retry
 from limpet.redaction import hide_secrets_in
-from limpet.service.decision_links import LinkMint
 from limpet.service.notices import Channel, NoticeChannel, RequestNotice, RunNotice
 from limpet.service.views import request_of
 from limpet.stores import RequestFilter, Store
 from limpet.times import to_datetime
+
+if TYPE_CHECKING:
+    from limpet.service.decision_links import LinkMint
 
 __all__ = ["notifier"]
 
@@ -34,7 +36,9 @@ RETRY = Retry(40, first="1s", cap="1h")
 TIMEOUT = 60_000_000
 
 
-def notifier(store: Store, clock: Clock, name: str, channel: Channel, links: LinkMint | None = None) -> Agent[Any, Any]:
+def notifier(
+    store: Store, clock: Clock, name: str, channel: Channel, links: "LinkMint | None" = None
+) -> Agent[Any, Any]:
     """Return the agent for one channel. Only processes that have this channel serve it."""
 
     threads = ThreadPool("limpet-notify")
@@ -72,7 +76,7 @@ async def _open(store: Store, request: str) -> Request | None:
     return None if found is None else replace(found, args=hide_secrets_in(dict(found.args)))
 
 
-async def _linked(store: Store, links: LinkMint, channel: Channel, request: Request) -> RequestNotice:
+async def _linked(store: Store, links: "LinkMint", channel: Channel, request: Request) -> RequestNotice:
     """Return a request with a link to decide it."""
     expires = None if request.expires is None else to_microseconds(request.expires, "expires")
     person = channel.person if isinstance(channel, NoticeChannel) else ""

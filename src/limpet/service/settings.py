@@ -1,7 +1,7 @@
 """Settings of an app: its store, clock, worker and channels."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from limpet.clock import SECOND, Clock
 from limpet.engine.definitions.agents import Agent
@@ -11,9 +11,11 @@ from limpet.engine.execution.user_code import UserCode
 from limpet.engine.worker.duties import Duty
 from limpet.engine.worker.worker import StoreClock, Timing, Worker, WorkerLoop
 from limpet.ids import Ids
-from limpet.service.decision_links import LinkMint
 from limpet.service.notices import Channel, told_of
 from limpet.stores import Store
+
+if TYPE_CHECKING:
+    from limpet.service.decision_links import LinkMint
 
 __all__ = ["Settings"]
 

@@ -6,6 +6,7 @@ import importlib
 import json
 import re
 import threading
+import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -41,7 +42,10 @@ real_provider = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of t
 @contextmanager
 def providing(people: dict[str, dict[str, Any]]) -> Iterator[str]:
     """Run a real provider in a thread, with these people; yield its issuer."""
-    oidc_provider_mock: Any = importlib.import_module("oidc_provider_mock")  # it warns, and has no types
+    with warnings.catch_warnings():
+        importlib.import_module("authlib.deprecate")  # it wants its warnings to be shown
+        warnings.simplefilter("ignore")
+        oidc_provider_mock: Any = importlib.import_module("oidc_provider_mock")
 
     users = [oidc_provider_mock.User(sub=sub, claims=claims) for sub, claims in people.items()]
     with oidc_provider_mock.run_server_in_thread(user_claims=users, require_nonce=True) as server:

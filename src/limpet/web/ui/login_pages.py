@@ -44,8 +44,15 @@ async def log_in_page(
     return Response(render("login.html", **context), 200 if not fault else 403, media_type="text/html")
 
 
-async def submit_login(
-    apps: Mapping[str, App], ids: Ids, form: Mapping[str, str], *, cookie: str, root: str, request: Request
+async def submit_login(  # noqa: PLR0913 - most by name
+    apps: Mapping[str, App],
+    ids: Ids,
+    form: Mapping[str, str],
+    *,
+    cookie: str,
+    root: str,
+    request: Request,
+    provider: str = "",
 ) -> Response:
     """Begin a session, with an id of its own."""
     begun = await _begun(apps, ids, form)
@@ -53,7 +60,7 @@ async def submit_login(
         fault = "This link was used before, or has expired. Make another one."
         if "token" in form:
             fault = "This token is not valid. `limpet token list` shows those that are."
-        return await log_in_page(apps, request, root=root, session=None, fault=fault)
+        return await log_in_page(apps, request, root=root, session=None, provider=provider, fault=fault)
     note(request.scope, who=begun.who.name, tenant=begun.who.tenant)
     return begun_reply(apps[begun.who.tenant], begun, request, cookie=cookie, root=root)
 

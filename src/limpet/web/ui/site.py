@@ -228,10 +228,12 @@ class Site:
         name, root = self._sessions.cookie_name(request.scope, request.headers), self._root(request)
         if name is None:
             raise WrongOrigin(origin=request.headers.get("host", ""))
+        provider = "" if self._oidc_pages is None else self._oidc_pages.provider
         if request.method == "POST":
             form = await _form(request)
-            return await submit_login(self._apps, self._ids, form, cookie=name, root=root, request=request)
-        provider = "" if self._oidc_pages is None else self._oidc_pages.provider
+            return await submit_login(
+                self._apps, self._ids, form, cookie=name, root=root, request=request, provider=provider
+            )
         return await log_in_page(self._apps, request, root=root, session=session, provider=provider)
 
     async def _oidc(self, request: Request, oidc: OidcPages, *, is_back: bool) -> Response:
