@@ -88,11 +88,7 @@ def open(  # noqa: PLR0913 - all by name, and few at a time
     settings = Settings(open_store(url), clock, RandomIds(clock))
     settings.url = _resolve_url(url)
     settings.people, settings.channels = people, dict(notify or {})
-    if "LIMPET_LINK_KEY" in os.environ:
-        links = importlib.import_module("limpet.service.decision_links")  # few processes need it
-        settings.links = links.LinkMint.from_environment(os.environ)
-        if settings.links is None and settings.channels:
-            log.warning("Notices have no links: set LIMPET_LINK_KEY and LIMPET_PUBLIC_URL.")
+    settings.links = _links(settings.channels)
     settings.store.redaction = _redaction(redact)
     for name in settings.channels:
         if len(check_id(name)) > MAX_CHANNEL_NAME:
@@ -103,6 +99,16 @@ def open(  # noqa: PLR0913 - all by name, and few at a time
     elif isinstance(worker, Worker):
         settings.worker = worker
     return App(settings, agents)
+
+
+def _links(channels: Mapping[str, Channel]) -> Any:
+    """Return what makes links for notices, if it is configured. Few processes need it, so it is imported here."""
+    if "LIMPET_LINK_KEY" not in os.environ:
+        return None
+    found = importlib.import_module("limpet.service.decision_links").LinkMint.from_environment(os.environ)
+    if found is None and channels:
+        log.warning("Notices have no links: set LIMPET_LINK_KEY and LIMPET_PUBLIC_URL.")
+    return found
 
 
 def is_server(url: str | None) -> bool:

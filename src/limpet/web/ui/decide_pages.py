@@ -24,6 +24,7 @@ from limpet.errors import (
     TooManyRequests,
     WrongOrigin,
 )
+from limpet.ids import Ids
 from limpet.service.app import App
 from limpet.service.decision_links import DecisionLink, LinkKeys
 from limpet.service.operation import limpet_errors
@@ -62,9 +63,9 @@ class DecidePages:
     """Shows the request of a link, and takes the decision."""
 
     def __init__(
-        self, apps: Mapping[str, App], keys: LinkKeys | None, link_alone: Collection[str], clock: Clock
+        self, apps: Mapping[str, App], keys: LinkKeys | None, link_alone: Collection[str], clock: Clock, ids: Ids
     ) -> None:
-        self._apps, self._keys, self._link_alone = apps, keys, frozenset(link_alone)
+        self._apps, self._keys, self._link_alone, self._ids = apps, keys, frozenset(link_alone), ids
         self._tries = Buckets(clock, rate=TRIES, burst=BURST)
 
     async def answered(
@@ -86,7 +87,15 @@ class DecidePages:
                 viewer = session or await self._alone(request, app, link, text)
                 if viewer is None:
                     return _login_page(link, root), True
-                page = PageContext(app=app, session=viewer, request=request, root=root, ids=[text], form=form)
+                page = PageContext(
+                    app=app,
+                    session=viewer,
+                    request=request,
+                    root=root,
+                    ids=[text],
+                    form=form,
+                    new_id=self._ids.new,
+                )
                 return await self._decided(page, link), False
         except LimpetError as error:
             note(request.scope, code=error.code)
@@ -170,6 +179,7 @@ async def _open_page(
     """Show an open request."""
     takes_yes_or_no = found["kind"] == "approval" or (found["kind"] == "ask" and found["schema"] == YES_OR_NO)
     choices = found["context"]["choices"] if found["context"] else []
+    known = (await page.ask("precedents", request=found["id"]))["items"] if found["tool"] else []
     context = {
         "root": page.root,
         "who": page.session.who,
@@ -178,6 +188,8 @@ async def _open_page(
         "request": found,
         "takes_yes_or_no": takes_yes_or_no,
         "choices": [each for each in choices if not takes_yes_or_no or each["answer"] in ("approve", "reject")],
+        "precedents": len(known),
+        "completed": sum(each["status"] == "completed" for each in known),
         "is_alone": _is_alone(page),
         "may_decide": page.may("decide"),
         "form": form or {},

@@ -118,7 +118,7 @@ class Site:
         self._apps, self._places, self._ids, self._stopping = apps, places, ids, stopping
         self._streams = StreamLimits()
         self._sessions = BrowserSessions(apps, key, clock)
-        self._decide_pages = DecidePages(apps, link_keys, link_alone, clock)
+        self._decide_pages = DecidePages(apps, link_keys, link_alone, clock, ids)
         self._oidc_pages = None if oidc is None else OidcPages(oidc, apps, ids, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
