@@ -159,6 +159,7 @@ async def test_a_link_alone_decides_only_for_a_named_person(monkeypatch: pytest.
         for _ in range(2):
             again = await bob.client.post(link, data=good, headers=SAME)
             assert (again.status_code, "was not recorded" in again.text) == (409, True)
+        await refusals(app, "already_answered")
         assert "by a link" in (await bob.client.get(link)).text
         assert len(await decided(app, "ticket-50")) == 1
         await app.revoke_token(token.info.id)

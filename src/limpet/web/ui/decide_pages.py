@@ -141,6 +141,8 @@ class DecidePages:
         found = await page.ask("request", request=link.request)
         self._keys.check(link, digest=found["digest"], now=await page.app.store.now())
         if found["decision"]["status"] != "open":
+            if is_post:
+                page.app.audit_trail.record_refusal(AlreadyAnswered.code, page.session.who.address)
             return _closed_page(page, found, is_late=is_post)
         if not is_post:
             return await _open_page(page, found)
