@@ -64,12 +64,17 @@ if TYPE_CHECKING:
     from limpet.errors import InvalidAppend as InvalidAppend
     from limpet.errors import InvalidArgument as InvalidArgument
     from limpet.errors import InvalidBundle as InvalidBundle
+    from limpet.errors import InvalidLink as InvalidLink
+    from limpet.errors import InvalidLinkKey as InvalidLinkKey
     from limpet.errors import InvalidPatch as InvalidPatch
     from limpet.errors import InvalidReply as InvalidReply
     from limpet.errors import InvalidTasks as InvalidTasks
     from limpet.errors import InvalidValue as InvalidValue
     from limpet.errors import LeaseLost as LeaseLost
     from limpet.errors import LimpetError as LimpetError
+    from limpet.errors import LinkExpired as LinkExpired
+    from limpet.errors import LinkOutdated as LinkOutdated
+    from limpet.errors import LoginRefused as LoginRefused
     from limpet.errors import ModelRefused as ModelRefused
     from limpet.errors import NewerVersion as NewerVersion
     from limpet.errors import NoProgress as NoProgress
@@ -221,12 +226,17 @@ else:
             "InvalidAppend",
             "InvalidArgument",
             "InvalidBundle",
+            "InvalidLink",
+            "InvalidLinkKey",
             "InvalidPatch",
             "InvalidReply",
             "InvalidTasks",
             "InvalidValue",
             "LeaseLost",
             "LimpetError",
+            "LinkExpired",
+            "LinkOutdated",
+            "LoginRefused",
             "ModelRefused",
             "NewerVersion",
             "NoProgress",

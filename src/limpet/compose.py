@@ -44,7 +44,8 @@ from limpet.stores.sqlite import HEALING, SqliteBackend
 
 __all__ = ["DEFAULT_URL", "is_server", "llm_agent", "open", "open_store", "summarise_with"]
 
-logging.getLogger("limpet").addFilter(RedactingFilter())
+log = logging.getLogger("limpet")
+log.addFilter(RedactingFilter())
 In = TypeVar("In", default=str)
 Out = TypeVar("Out", default=str)
 DEFAULT_URL = "sqlite:///limpet.db"
@@ -72,7 +73,8 @@ def open(  # noqa: PLR0913 - all by name, and few at a time
     - `worker`: a `Worker` with settings, or False for no worker. LIMPET_WORKER=0 also means no worker.
     - `people`: members by group. If given, only the people to whom a request is addressed can decide it.
     - `notify`: channels by name, which are notified of each request: a `Webhook`, a `Slack` or `Email` channel, or a
-      function that takes the request. The first three can also be notified of runs.
+      function that takes the request. The first three can also be notified of runs. With LIMPET_LINK_KEY and
+      LIMPET_PUBLIC_URL, notices of requests have a link to decide.
     - `redact`: True, or LIMPET_REDACT=1, replaces credentials by placeholders before anything is recorded. A list of
       regular expressions adds to the built-in ones.
     - `token`: the access token for a server. The default is LIMPET_TOKEN.
@@ -86,6 +88,7 @@ def open(  # noqa: PLR0913 - all by name, and few at a time
     settings = Settings(open_store(url), clock, RandomIds(clock))
     settings.url = _resolve_url(url)
     settings.people, settings.channels = people, dict(notify or {})
+    settings.links = _links(settings.channels)
     settings.store.redaction = _redaction(redact)
     for name in settings.channels:
         if len(check_id(name)) > MAX_CHANNEL_NAME:
@@ -96,6 +99,16 @@ def open(  # noqa: PLR0913 - all by name, and few at a time
     elif isinstance(worker, Worker):
         settings.worker = worker
     return App(settings, agents)
+
+
+def _links(channels: Mapping[str, Channel]) -> Any:
+    """Return what makes links for notices, if it is configured. Few processes need it, so it is imported here."""
+    if "LIMPET_LINK_KEY" not in os.environ:
+        return None
+    found = importlib.import_module("limpet.service.decision_links").LinkMint.from_environment(os.environ)
+    if found is None and channels:
+        log.warning("Notices have no links: set LIMPET_LINK_KEY and LIMPET_PUBLIC_URL.")
+    return found
 
 
 def is_server(url: str | None) -> bool:

@@ -62,6 +62,11 @@
     ├── BlobDamaged                 The stored bytes do not match the blob's name
     ├── WrongKeys                   The store's data cannot be decrypted with the given keys
     │
+    ├── InvalidLinkKey              The keys of decision links are malformed
+    ├── InvalidLink                 The link to decide a request is not valid
+    ├── LinkExpired                 The link to decide a request has expired
+    ├── LinkOutdated                The request shows something else than when the link was sent
+    ├── LoginRefused                The identity provider's reply logs no one in
     ├── NotAuthenticated            The HTTP request has no token, or an unknown one
     ├── NotPermitted                The caller's roles do not allow the operation
     ├── AuthUnavailable             The server cannot check tokens at the moment
@@ -110,12 +115,17 @@ __all__ = [
     "InvalidAppend",
     "InvalidArgument",
     "InvalidBundle",
+    "InvalidLink",
+    "InvalidLinkKey",
     "InvalidPatch",
     "InvalidReply",
     "InvalidTasks",
     "InvalidValue",
     "LeaseLost",
     "LimpetError",
+    "LinkExpired",
+    "LinkOutdated",
+    "LoginRefused",
     "ModelRefused",
     "NewerVersion",
     "NoProgress",
@@ -996,6 +1006,60 @@ class WrongKeys(LimpetError):
         "Pass the keys that this store was created with in keys=, LIMPET_KEYS or LIMPET_KEYS_FILE. Encryption "
         "cannot be turned on or off later."
     )
+
+
+@dataclass(eq=False, repr=False)
+class InvalidLinkKey(LimpetError):
+    """The keys of decision links are malformed. Nothing was started."""
+
+    reason: str
+    code = "invalid_link_key"
+    _summary = "Cannot make links to decide requests: {reason}."
+    _hint = "Set LIMPET_LINK_KEY to the output of `openssl rand -hex 32`; several keys as id:key,id:key."
+
+
+@dataclass(eq=False, repr=False)
+class InvalidLink(LimpetError):
+    """The link to decide a request is not valid. Nothing was decided."""
+
+    reason: str
+    code = "invalid_link"
+    _summary = "This link is not valid: {reason}."
+    _hint = "Open the link in the notice itself, or find the request in the inbox."
+
+
+@dataclass(eq=False, repr=False)
+class LinkExpired(LimpetError):
+    """The link to decide a request has expired. Nothing was decided."""
+
+    expired_at: int
+    """By the store's clock, in microseconds since 1970."""
+    code = "link_expired"
+    _summary = "This link expired at {expired_at}."
+    _hint = "Find the request in the inbox: if it is still open, it can be decided there."
+
+    def _shown(self) -> dict[str, object]:
+        return {**self.facts, "expired_at": format_time(self.expired_at)}
+
+
+@dataclass(eq=False, repr=False)
+class LinkOutdated(LimpetError):
+    """The request shows something else than when the link was sent. Nothing was decided."""
+
+    request: str
+    code = "link_outdated"
+    _summary = "Request {request} asks for something else than when this link was sent."
+    _hint = "Find the request in the inbox, with its new arguments, and decide there."
+
+
+@dataclass(eq=False, repr=False)
+class LoginRefused(LimpetError):
+    """The identity provider's reply logs no one in. No session has begun."""
+
+    reason: str
+    code = "login_refused"
+    _summary = "You are not logged in: {reason}."
+    _hint = "Begin again at /ui/login. If it fails again, an operator must change the mapping of claims to roles."
 
 
 @dataclass(eq=False, repr=False)

@@ -6,6 +6,8 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from limpet.service.app import App
 
 __all__ = ["main"]
@@ -31,12 +33,14 @@ def _demo(**options: Any) -> int:
     return play(DemoOptions(**options))
 
 
-def _serve(*, apps: Mapping[str, "App"], told: Callable[[str], None], **options: Any) -> int:
+def _serve(*, apps: Mapping[str, "App"], told: Callable[[str], None], oidc: "Path | None", **options: Any) -> int:
     import asyncio  # noqa: PLC0415 - only servers need it
 
+    from limpet.web.oidc import Oidc  # noqa: PLC0415
     from limpet.web.server import ServerOptions, serve  # noqa: PLC0415 - only servers need it
 
-    asyncio.run(serve(apps, ServerOptions(**options, ui=True, also=_agents(apps)), told))
+    provider = None if oidc is None else Oidc.from_file(oidc)
+    asyncio.run(serve(apps, ServerOptions(**options, ui=True, oidc=provider, also=_agents(apps)), told))
     return 0
 
 

@@ -85,6 +85,7 @@ _PATTERNS = (
     _Pattern(
         "limpet token", rf"{_L}lp_[a-z0-9-]{{1,40}}_[a-z0-9]{{12}}_[a-z0-9]{{16,}}+(?:_[0-9a-f]{{1,8}})?", ("lp_",)
     ),
+    _Pattern("limpet link", rf"{_L}lpd_[A-Za-z0-9_-]{{20,}}+(?:\.[A-Za-z0-9_-]{{1,43}})?", ("lpd_",)),
     _Pattern("openai key", rf"{_L}sk-(?=[A-Za-z_-]{{0,80}}[0-9])[A-Za-z0-9_-]{{20,}}+", ("sk-",)),
     _Pattern(
         "github token", rf"{_L}(?:gh[pousr]_[A-Za-z0-9]{{30,}}+|github_pat_[A-Za-z0-9_]{{22,}}+)", ("gh", "_pat_")

@@ -63,7 +63,10 @@ def serve(  # noqa: PLR0913 - all by name, and few at a time
         typer.Option(metavar="ORIGIN", help="Origin whose pages may call this server, with a token. Repeatable."),
     ] = None,
     public_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Address of this server as callers see it, behind a proxy.")
+        str | None,
+        typer.Option(
+            metavar="URL", envvar="LIMPET_PUBLIC_URL", help="Address of this server as callers see it, behind a proxy."
+        ),
     ] = None,
     proxy: Annotated[
         list[str] | None,
@@ -74,6 +77,14 @@ def serve(  # noqa: PLR0913 - all by name, and few at a time
         typer.Option(metavar="NAME=URL", help="Store of another tenant; its tokens have this name. Repeatable."),
     ] = None,
     rate: Annotated[int, typer.Option(min=1, help="Requests a second of each caller.")] = 200,
+    link_alone: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Person who approves by the link in a notice, without login. Repeatable."),
+    ] = None,
+    oidc: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Identity provider with which people log in, as TOML (docs/dashboard.md)."),
+    ] = None,
     code: Agents = None,
     url: OwnUrl = None,
     json: Json = False,
@@ -114,6 +125,8 @@ def serve(  # noqa: PLR0913 - all by name, and few at a time
             public_url=public_url,
             proxies=tuple(proxy or ()),
             rate=rate,
+            link_alone=tuple(link_alone or ()),
+            oidc=oidc,
             told=print_address,
         )
     )

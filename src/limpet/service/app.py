@@ -224,7 +224,8 @@ class App(
 
     async def _start_worker(self, worker: Worker) -> None:
         assert self._listener is not None
-        notifiers = [notifier(self.store, self._settings.clock, *each) for each in self._settings.channels.items()]
+        channels, links = self._settings.channels.items(), self._settings.links
+        notifiers = [notifier(self.store, self._settings.clock, *each, links) for each in channels]
         self._worker_loop = self._settings.worker_loop(
             [*self._all, *notifiers, batch_agent(self)], worker, self._time, self, _duties(self.store, worker)
         )

@@ -6,16 +6,19 @@ status, and no payloads.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import get_args
+from typing import Self, get_args
 
 from limpet.engine.execution.kit import NoticeKind
 from limpet.engine.execution.views import Request
 from limpet.errors import DefinitionError
 from limpet.redaction import hide_secrets
+from limpet.secret import Secret
 
-__all__ = ["Channel", "Notice", "NoticeChannel", "RunNotice", "told_of", "words_of"]
+__all__ = ["Channel", "Notice", "NoticeChannel", "RequestNotice", "RunNotice", "link_in", "told_of", "words_of"]
+
+LONGEST_NAME = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,17 +43,43 @@ class RunNotice:
     """When it happened."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class RequestNotice(Request):
+    """A request with the link to decide it. The link exists only while the notice is delivered."""
+
+    link: Secret[str]
+    """Address of the page for this one request."""
+
+    @classmethod
+    def of(cls, request: Request, link: str) -> Self:
+        """Return a request with its link."""
+        return cls(**{each.name: getattr(request, each.name) for each in fields(request)}, link=Secret(link))
+
+
 Notice = Request | RunNotice
 
 
-class NoticeChannel(ABC):
-    """Sends notices to a place outside. `on` names what it is notified of."""
+def link_in(notice: Notice) -> str | None:
+    """Return the link of a notice, if it has one."""
+    return notice.link.reveal() if isinstance(notice, RequestNotice) else None
 
-    def __init__(self, on: Sequence[NoticeKind]) -> None:
+
+class NoticeChannel(ABC):
+    """Sends notices to a place outside. `on` names what it is notified of.
+
+    `person` is the one person who reads the channel. Links in it are sent to this person; if several read it, links are
+    sent to no one in particular, and whoever opens one logs in.
+    """
+
+    def __init__(self, on: Sequence[NoticeKind], *, person: str = "") -> None:
         known = get_args(NoticeKind)
         if isinstance(on, str) or not on or not set(on) <= set(known):
             raise DefinitionError(what="a channel", reason=f"on={on!r} must name some of {', '.join(known)}")
         self.on: frozenset[NoticeKind] = frozenset(on)
+        if not person.isprintable() or len(person) > LONGEST_NAME:
+            reason = f"person= must have at most {LONGEST_NAME} visible characters"
+            raise DefinitionError(what="a channel", reason=reason)
+        self.person = person
 
     @abstractmethod
     def send(self, notice: Notice, *, key: str, now: int) -> None:
@@ -79,7 +108,8 @@ def words_of(notice: Notice) -> tuple[str, str]:
     asked = hide_secrets(notice.question)
     options = f"Options: {', '.join(map(str, notice.options))}\n" if notice.options else ""
     until = "" if notice.expires is None else f"Expires: {notice.expires:%Y-%m-%d %H:%M} UTC\n"
-    return f"Run {notice.run} asks: {asked}", f"{asked}\n{options}{until}limpet inbox\nlimpet show {notice.run}"
+    link = "" if (address := link_in(notice)) is None else f"Decide: {address}\n"
+    return f"Run {notice.run} asks: {asked}", f"{asked}\n{options}{until}{link}limpet inbox\nlimpet show {notice.run}"
 
 
 _VERBS = {"waits": "waits", "completed": "is completed", "failed": "failed", "cancelled": "is cancelled"}

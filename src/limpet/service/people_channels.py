@@ -21,18 +21,20 @@ __all__ = ["Email", "Slack"]
 
 @defining
 class Slack(Webhook):
-    """A channel of Slack, by the URL of an incoming webhook. `on` is that of `Webhook`."""
+    """A channel of Slack, by the URL of an incoming webhook. `on` and `person` are those of `Webhook`."""
 
     def __init__(
         self,
         url: str,
         *,
         on: Sequence[NoticeKind] = ("asks",),
+        person: str = "",
         allow_private: bool = False,
         timeout: Duration = "10s",
     ) -> None:
         # Slack checks no signature: the URL is the secret.
-        super().__init__(url, secret="-" * MIN_SECRET, on=on, allow_private=allow_private, timeout=timeout)
+        secret = "-" * MIN_SECRET
+        super().__init__(url, secret=secret, on=on, person=person, allow_private=allow_private, timeout=timeout)
 
     def __repr__(self) -> str:
         return super().__repr__().replace("Webhook", "Slack")
@@ -47,7 +49,7 @@ class Slack(Webhook):
 
 @defining
 class Email(NoticeChannel):
-    """Sends an e-mail by SMTP. `on` is that of `Webhook`.
+    """Sends an e-mail by SMTP. `on` is that of `Webhook`. `person` is the reader of the one address in `to`.
 
     The connection is encrypted with STARTTLS, or from its start with port 465. `allow_plain` allows a server that
     offers neither, for development.
@@ -63,16 +65,20 @@ class Email(NoticeChannel):
         user: str | None = None,
         password: str | None = None,
         on: Sequence[NoticeKind] = ("asks",),
+        person: str = "",
         allow_plain: bool = False,
         timeout: Duration = "30s",
     ) -> None:
-        super().__init__(on)
+        super().__init__(on, person=person)
         addresses = [sender, *([to] if isinstance(to, str) else to)]
         for each in addresses:
             if "@" not in parseaddr(each)[1] or not each.isprintable():
                 raise DefinitionError(what="an e-mail channel", reason=f"{each!r} is not an address")
         if len(addresses) < 2:
             raise DefinitionError(what="an e-mail channel", reason="to= names no address")
+        if person and len(addresses) > 2:
+            reason = "person= is for one address; make a channel for each"
+            raise DefinitionError(what="an e-mail channel", reason=reason)
         self._server, self._port, self._sender, self._to = server, port, addresses[0], addresses[1:]
         self._login = (user, password or "") if user is not None else None
         self._allow_plain, self._timeout = allow_plain, microseconds(timeout) / SECOND

@@ -1,7 +1,7 @@
 """Settings of an app: its store, clock, worker and channels."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from limpet.clock import SECOND, Clock
 from limpet.engine.definitions.agents import Agent
@@ -13,6 +13,9 @@ from limpet.engine.worker.worker import StoreClock, Timing, Worker, WorkerLoop
 from limpet.ids import Ids
 from limpet.service.notices import Channel, told_of
 from limpet.stores import Store
+
+if TYPE_CHECKING:
+    from limpet.service.decision_links import LinkMint
 
 __all__ = ["Settings"]
 
@@ -41,6 +44,8 @@ class Settings:
         """Members by group. None: any person may decide any request."""
         self.channels: Mapping[str, Channel] = {}
         """Channels that are notified of requests and runs, by name."""
+        self.links: LinkMint | None = None
+        """Makes links to decide requests, which notices then contain."""
         self.interface = "python"
         """Name of the interface through which commands arrive."""
 

@@ -34,6 +34,7 @@ __all__ = [
     "find_token",
     "is_tenant",
     "make_token",
+    "newest_token",
     "parse_token",
     "principal_of_token",
     "token_id",
@@ -163,6 +164,18 @@ async def find_token(store: Store, text: str, purpose: Literal["token", "session
     if row is None or not is_known or row.purpose != purpose or row.revoked is not None:
         return None
     return row if row.expires is None or row.expires > await store.now() else None
+
+
+async def newest_token(store: Store, name: str, role: Role | None = None) -> TokenRow | None:
+    """Return the newest valid token of a caller, with a role if one is given; None if there is none."""
+    now, before = await store.now(), None
+    while rows := await store.tokens(before=before):
+        for row in rows:
+            is_theirs = row.name == name and (role is None or (row.kind == "person" and role in row.roles))
+            if is_theirs and token_info(row, now).status == "valid":
+                return row
+        before = rows[-1].created, rows[-1].id
+    return None
 
 
 def principal_of_token(row: TokenRow, tenant: str, door: str) -> Principal:

@@ -27,7 +27,7 @@ from limpet.errors import DefinitionError
 from limpet.events.values import encode
 from limpet.redaction import hide_secrets_in
 from limpet.service.json_values import as_json
-from limpet.service.notices import Notice, NoticeChannel
+from limpet.service.notices import Notice, NoticeChannel, link_in
 
 __all__ = ["Webhook", "is_genuine"]
 
@@ -68,19 +68,21 @@ class Webhook(NoticeChannel):
     `on` has one or more of `asks` (a request), `waits` (a run waits for a person, a signal or an operator),
     `completed`, `failed` and `cancelled`. `secret` signs the body; it needs at least 16 characters. `allow_private`
     allows http and addresses that are not public, for development. `timeout` limits one delivery, up to an hour.
+    `person` is the one person to whom the receiver passes notices on, for links.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all by name
         self,
         url: str,
         *,
         secret: str,
         on: Sequence[NoticeKind] = ("asks",),
+        person: str = "",
         allow_private: bool = False,
         timeout: Duration = "10s",
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(on)
+        super().__init__(on, person=person)
         parts = _split(url)
         if parts.scheme == "http" and not allow_private:
             raise _invalid("http is not encrypted; use https, or pass allow_private=True for development")
@@ -107,8 +109,9 @@ class Webhook(NoticeChannel):
         self.deliver(self._body(notice), key=key, now=now)
 
     def _body(self, notice: Notice) -> bytes:
-        """Return a notice as redacted JSON."""
-        return encode(hide_secrets_in(as_json(notice)))
+        """Return a notice as redacted JSON, with its link."""
+        link = link_in(notice)
+        return encode({**hide_secrets_in(as_json(notice)), **({} if link is None else {"link": link})})
 
     def deliver(self, body: bytes, *, key: str, now: int) -> None:
         """Post a JSON body once, and return if the receiver accepted it.

@@ -9,5 +9,6 @@ if find_spec("starlette") is None:
 
 from limpet.web.api import asgi
 from limpet.web.install import install
+from limpet.web.oidc import Oidc
 
-__all__ = ["asgi", "install"]
+__all__ = ["Oidc", "asgi", "install"]

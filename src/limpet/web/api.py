@@ -42,6 +42,7 @@ from limpet.web.guard import LOCAL, Guard, Places
 from limpet.web.health import Health
 from limpet.web.lazy_site import LazySite
 from limpet.web.limits import RATE, RequestLimits
+from limpet.web.oidc import Oidc
 from limpet.web.openapi import CREATING, ROOT, document
 from limpet.web.replies import answered, refused
 
@@ -69,6 +70,8 @@ def asgi(  # noqa: PLR0913 - all by name, and few at a time
     also: Mapping[str, Mounted] | None = None,
     stopping: asyncio.Event | None = None,
     ui: bool = False,
+    link_alone: Collection[str] = (),
+    oidc: Oidc | None = None,
 ) -> ASGIApp:
     """Return an ASGI application over a store. Every request needs a token, health checks excepted.
 
@@ -81,7 +84,8 @@ def asgi(  # noqa: PLR0913 - all by name, and few at a time
     the server's address as callers see it, if a proxy is in front. Each caller may send `rate` requests a second. The
     application opens and closes the apps with the server, unless they are already open. `also` maps paths to other
     applications to serve. After `stopping` is set, callers do not wait for runs any more. `ui` also serves the
-    dashboard, under /ui.
+    dashboard, under /ui. For the people in `link_alone`, the link in a notice that was sent to them is enough to
+    approve or reject; all others log in. `oidc` lets people log in with an identity provider.
     """
     given = os.environ.get("LIMPET_TOKEN", "").strip() or None if auth is None else auth
     if not rate > 0:
@@ -92,7 +96,9 @@ def asgi(  # noqa: PLR0913 - all by name, and few at a time
     places = Places(hosts, origins, public_url)
     api = routed(apps, also or {}, RequestLimits(clock, rate), places.public_url or "", stops)
     guard: ASGIApp = Guard(api, callers=Callers(apps, given, clock), places=places, apps=apps)
-    pages = LazySite(guard, apps=apps, places=places, clock=clock, stopping=stops) if ui else guard
+    pages: ASGIApp = guard
+    if ui:
+        pages = LazySite(guard, apps=apps, places=places, clock=clock, stopping=stops, link_alone=link_alone, oidc=oidc)
     return AccessLog(Health(pages, apps, clock, stops), clock)
 
 

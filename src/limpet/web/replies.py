@@ -19,12 +19,15 @@ TYPE = "urn:limpet:error:"
 # of the store. Only an unexpected error has 500.
 STATUS: Mapping[type[e.LimpetError], int] = {
     e.NotAuthenticated: 401,
+    e.InvalidLink: 403,
+    e.LoginRefused: 403,
     e.NotAllowed: 403,
     e.NotPermitted: 403,
     e.WrongOrigin: 403,
     e.NotFound: 404,
     e.LimpetError: 409,
     e.Expired: 410,
+    e.LinkExpired: 410,
     e.WrongHost: 421,
     e.InvalidValue: 422,
     e.InvalidAnswer: 422,

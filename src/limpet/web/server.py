@@ -20,6 +20,7 @@ from limpet.web.api import Apps, Mounted, asgi, opened
 from limpet.web.event_streams import ABORT, STREAMING
 from limpet.web.guard import LOCAL
 from limpet.web.limits import RATE
+from limpet.web.oidc import Oidc
 
 __all__ = ["ServerOptions", "serve"]
 
@@ -50,6 +51,10 @@ class ServerOptions:
     """Requests a second of each caller."""
     ui: bool = False
     """Whether to serve the dashboard, too."""
+    link_alone: tuple[str, ...] = ()
+    """People for whom the link in a notice is enough to approve or reject."""
+    oidc: Oidc | None = None
+    """Identity provider with which people log in to the dashboard."""
     also: Mapping[str, Mounted]
 
 
@@ -67,6 +72,8 @@ async def serve(apps: Apps, options: ServerOptions, told: Callable[[str], None])
         also=options.also,
         stopping=stopping,
         ui=options.ui,
+        link_alone=options.link_alone,
+        oidc=options.oidc,
     )
     config = uvicorn.Config(
         inside,
@@ -85,7 +92,9 @@ async def serve(apps: Apps, options: ServerOptions, told: Callable[[str], None])
         for _, enter in options.also.values():
             await stack.enter_async_context(enter())
         address = options.public_url or f"http://{_shown(options.host)}:{listening.getsockname()[1]}"
-        await _Server(config, lambda: told(address), stopping.set).serve([listening])
+        server = _Server(config, lambda: told(address), stopping.set)
+        stack.callback(server.close)
+        await server.serve([listening])
 
 
 def _protocol() -> type[H11Protocol]:
@@ -174,12 +183,18 @@ class _Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, told: Callable[[], None], stop: Callable[[], None]) -> None:
         super().__init__(config)
+        self.servers: list[asyncio.Server] = []
         self._told, self._stop = told, stop
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start listening, and report the URL."""
         await super().startup(sockets)
         self._told()
+
+    def close(self) -> None:
+        """Stop listening, also if the server was cancelled: a later socket may get the same number."""
+        for each in self.servers:
+            each.close()
 
     def handle_exit(self, sig: int, frame: object) -> None:  # noqa: ARG002 - uvicorn's own names
         """Finish running requests and stop; a second signal stops immediately."""

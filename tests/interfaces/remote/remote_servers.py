@@ -15,10 +15,10 @@ RATE = 1e9
 
 
 @asynccontextmanager
-async def listening(apps: Mapping[str, limpet.App], *, port: int = 0) -> AsyncIterator[str]:
+async def listening(apps: Mapping[str, limpet.App], *, port: int = 0, **more: Any) -> AsyncIterator[str]:
     """Serve open apps of tenants in this event loop, and yield the address."""
     where = asyncio.get_running_loop().create_future()
-    options = ServerOptions(host="127.0.0.1", port=port, token=TOKEN, rate=RATE, ui=True, also={})
+    options = ServerOptions(host="127.0.0.1", port=port, token=TOKEN, rate=RATE, ui=True, **{"also": {}, **more})
     task = asyncio.ensure_future(serve(apps, options, where.set_result))
     try:
         await asyncio.wait([where, task], return_when=asyncio.FIRST_COMPLETED)

@@ -28,7 +28,16 @@ from limpet.service.operation import (
 )
 from limpet.service.page import Page
 from limpet.service.sessions import NewLogin, create_login
-from limpet.service.tokens import TENANT, CallerInfo, NewToken, TokenInfo, create_token, token_id, token_info
+from limpet.service.tokens import (
+    TENANT,
+    CallerInfo,
+    NewToken,
+    TokenInfo,
+    create_token,
+    newest_token,
+    token_id,
+    token_info,
+)
 from limpet.stores import TokenRow
 
 __all__ = ["AccessTokens"]
@@ -135,7 +144,7 @@ class AccessTokens(AppCore):
             made = await self.create_token(name, roles=roles, groups=groups, expires=expires, tenant=tenant, by=by)
             parent = await self.store.token(made.info.id)
         else:
-            parent = await self._newest_token(name)
+            parent = await newest_token(self.store, name)
         if parent is None:
             fix = "Pass the roles of the session: `limpet login NAME --role operator`."
             raise NotFound(what="valid token of", id=name, fix=fix)
@@ -143,16 +152,6 @@ class AccessTokens(AppCore):
         code = await create_login(self.store, self._settings.ids, parent, tenant or who.tenant or TENANT)
         await self._audit_token("login.created", parent.id, who)
         return NewLogin(code=code, name=name)
-
-    async def _newest_token(self, name: str) -> TokenRow | None:
-        """Return the newest valid token of a person."""
-        now, before = await self.store.now(), None
-        while rows := await self.store.tokens(before=before):
-            for row in rows:
-                if row.name == name and token_info(row, now).status == "valid":
-                    return row
-            before = rows[-1].created, rows[-1].id
-        return None
 
     @command("/tokens/{token}/revoke", needs="maintain", doors=DOORS, is_destructive=True)
     async def revoke_token(

@@ -18,10 +18,12 @@ from limpet.service.app import App
 from limpet.service.sessions import find_session
 from limpet.service.tokens import parse_token
 
-__all__ = ["BrowserSession", "BrowserSessions", "is_loopback"]
+__all__ = ["STREAM_TRUSTED", "BrowserSession", "BrowserSessions", "is_loopback"]
 
 # How long a session is trusted without a lookup, in microseconds, and the number that is remembered.
 TRUSTED, REMEMBERED = SECOND, 4096
+# How long it is trusted for a stream, which looks once a second: several of one browser share a lookup.
+STREAM_TRUSTED = SECOND // 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,22 +57,22 @@ class BrowserSessions:
             return f"__Host-limpet-{self._key}"
         return f"limpet-{self._key}" if is_loopback(headers.get("host", "")) else None
 
-    async def find(self, scope: Scope, headers: Headers) -> BrowserSession | None:
-        """Return the session of a request, or None."""
+    async def find(self, scope: Scope, headers: Headers, trusted: int = TRUSTED) -> BrowserSession | None:
+        """Return the session of a request, or None. A lookup is trusted for some microseconds."""
         name = self.cookie_name(scope, headers)
         text = None if name is None else cookie_parser(headers.get("cookie", "")).get(name)
         if text is None:
             return None
-        who = await self._who(text)
+        who = await self._who(text, trusted)
         if who is None:
             return None
         address = str(scope["client"][0]) if scope.get("client") else ""
         return BrowserSession(who=replace(who, address=address), text=text)
 
-    async def _who(self, text: str) -> Principal | None:
+    async def _who(self, text: str, trusted: int) -> Principal | None:
         key, now = sha256(text.encode()).digest(), self._clock.ticks()
         seen = self._seen.get(key)
-        if seen is not None and now - seen[1] < TRUSTED:
+        if seen is not None and now - seen[1] < trusted:
             return seen[0]
         parsed = parse_token(text)
         app = None if parsed is None else self._apps.get(parsed.tenant)

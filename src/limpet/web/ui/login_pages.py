@@ -13,12 +13,19 @@ from limpet.web.access_log import note
 from limpet.web.ui.browser_sessions import BrowserSession
 from limpet.web.ui.page_context import PageContext
 from limpet.web.ui.rendering import render
+from limpet.web.ui.return_paths import forget_path, remembered_path
 
-__all__ = ["log_in_page", "submit_login", "submit_logout"]
+__all__ = ["begun_reply", "log_in_page", "submit_login", "submit_logout"]
 
 
 async def log_in_page(
-    apps: Mapping[str, App], request: Request, *, root: str, session: BrowserSession | None, fault: str = ""
+    apps: Mapping[str, App],
+    request: Request,
+    *,
+    root: str,
+    session: BrowserSession | None,
+    provider: str = "",
+    fault: str = "",
 ) -> Response:
     """Show who a link logs in, or how to get one. Opening a link does not use it: a mail program may do that, too."""
     code = request.query_params.get("code", "")
@@ -31,25 +38,37 @@ async def log_in_page(
         "code": code if who is not None else "",
         "name": "" if who is None else who.name,
         "current": None if session is None else session.who.name,
+        "provider": provider,
         "fault": fault,
     }
     return Response(render("login.html", **context), 200 if not fault else 403, media_type="text/html")
 
 
-async def submit_login(
-    apps: Mapping[str, App], ids: Ids, form: Mapping[str, str], *, cookie: str, root: str, request: Request
+async def submit_login(  # noqa: PLR0913 - most by name
+    apps: Mapping[str, App],
+    ids: Ids,
+    form: Mapping[str, str],
+    *,
+    cookie: str,
+    root: str,
+    request: Request,
+    provider: str = "",
 ) -> Response:
-    """Begin a session, with an id of its own, and show the runs."""
+    """Begin a session, with an id of its own."""
     begun = await _begun(apps, ids, form)
     if begun is None:
         fault = "This link was used before, or has expired. Make another one."
         if "token" in form:
             fault = "This token is not valid. `limpet token list` shows those that are."
-        return await log_in_page(apps, request, root=root, session=None, fault=fault)
+        return await log_in_page(apps, request, root=root, session=None, provider=provider, fault=fault)
     note(request.scope, who=begun.who.name, tenant=begun.who.tenant)
-    app = apps[begun.who.tenant]
+    return begun_reply(apps[begun.who.tenant], begun, request, cookie=cookie, root=root)
+
+
+def begun_reply(app: App, begun: NewSession, request: Request, *, cookie: str, root: str) -> Response:
+    """Return the reply that begins a session in a browser, and shows the page that it asked for, or the runs."""
     app.audit_trail.record_login(begun.who)
-    reply = RedirectResponse(f"{root}/runs", 303)
+    reply = RedirectResponse(f"{root}{remembered_path(request, cookie) or '/runs'}", 303)
     is_secure = cookie.startswith("__Host-")
     reply.set_cookie(
         cookie,
@@ -60,6 +79,7 @@ async def submit_login(
         httponly=True,
         samesite="lax",
     )
+    forget_path(reply, cookie)
     return reply
 
 

@@ -36,6 +36,8 @@ STATUSES: Mapping[str, tuple[str, str]] = {
 }
 # Characters of a value in a table.
 SHORT = 300
+# Characters that change the direction of text.
+_DIRECTIONS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 
 
@@ -67,8 +69,10 @@ def _absolute(text: str) -> str:
 
 
 def _pretty(value: Any) -> str:
-    """Return a value as JSON for people; a text of several lines as it is."""
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    """Return a value as JSON for people. Characters that change the direction of text are escaped: they could make a
+    value look like another one.
+    """
+    return _DIRECTIONS.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def _unquoted(text: str) -> str:

@@ -5,7 +5,7 @@ with a browser that is logged in. A form is accepted from a page of this server,
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from http import HTTPStatus
 from importlib.resources import files
 from urllib.parse import parse_qsl
@@ -21,21 +21,27 @@ from limpet.errors import InvalidArgument, LimpetError, NotAuthenticated, NotFou
 from limpet.ids import Ids
 from limpet.service.access import may
 from limpet.service.app import App
+from limpet.service.decision_links import LinkKeys
 from limpet.service.operation import limpet_errors
 from limpet.service.tokens import TENANT
 from limpet.web.access_log import note
 from limpet.web.event_streams import RECHECK, EventStream, StreamLimits
 from limpet.web.guard import Places
+from limpet.web.oidc import OidcClient
 from limpet.web.replies import status_of
 from limpet.web.ui.agent_pages import agent_page, agents_page
+from limpet.web.ui.artifact_pages import artifact_page
 from limpet.web.ui.batch_pages import confirm_all, confirm_selected, submit_batch
-from limpet.web.ui.browser_sessions import BrowserSession, BrowserSessions
+from limpet.web.ui.browser_sessions import STREAM_TRUSTED, BrowserSession, BrowserSessions
 from limpet.web.ui.control_forms import submit_control
+from limpet.web.ui.decide_pages import DecidePages
 from limpet.web.ui.inbox_pages import inbox_page, request_page, submit_decision
 from limpet.web.ui.login_pages import log_in_page, submit_login, submit_logout
+from limpet.web.ui.oidc_pages import OidcPages
 from limpet.web.ui.operation_pages import operations_page
 from limpet.web.ui.page_context import OPERATIONS, PageContext
 from limpet.web.ui.rendering import render
+from limpet.web.ui.return_paths import remember_path
 from limpet.web.ui.run_list import runs_page
 from limpet.web.ui.run_pages import compare_page, conversation_page, log_page, run_page, value_page
 from limpet.web.ui.start_pages import start_page, submit_start
@@ -63,6 +69,7 @@ STATIC = {
     "icon.svg": "image/svg+xml",
     **dict.fromkeys(("main.js", "live.js", "keys.js", "travel.js", "select.js"), "text/javascript"),
 }
+OIDC = (("login", "oidc"), ("login", "oidc", "callback"))
 Page = Callable[[PageContext], Awaitable[Response]]
 # Pages and forms that need a session, by the parts of their path after /ui; `*` is an id.
 PAGES: Mapping[tuple[str, tuple[str, ...]], Page] = {
@@ -75,6 +82,7 @@ PAGES: Mapping[tuple[str, tuple[str, ...]], Page] = {
     ("GET", ("runs", "*")): run_page,
     ("POST", ("runs", "*")): submit_control,
     ("GET", ("runs", "*", "log")): log_page,
+    ("GET", ("runs", "*", "artifacts", "*")): artifact_page,
     ("GET", ("runs", "*", "conversation")): conversation_page,
     ("GET", ("runs", "*", "compare")): compare_page,
     ("GET", ("runs", "*", "values", "*")): value_page,
@@ -94,7 +102,7 @@ PAGES: Mapping[tuple[str, tuple[str, ...]], Page] = {
 class Site:
     """Serves the pages."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all by name
         self,
         *,
         apps: Mapping[str, App],
@@ -103,10 +111,15 @@ class Site:
         clock: Clock,
         ids: Ids,
         stopping: asyncio.Event,
+        link_keys: LinkKeys | None = None,
+        link_alone: Collection[str] = (),
+        oidc: OidcClient | None = None,
     ) -> None:
         self._apps, self._places, self._ids, self._stopping = apps, places, ids, stopping
         self._streams = StreamLimits()
         self._sessions = BrowserSessions(apps, key, clock)
+        self._decide_pages = DecidePages(apps, link_keys, link_alone, clock, ids)
+        self._oidc_pages = None if oidc is None else OidcPages(oidc, apps, ids, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request for a page."""
@@ -131,13 +144,11 @@ class Site:
             return self._problem(request, error, session)
 
     async def _page(self, request: Request, parts: tuple[str, ...], session: BrowserSession | None) -> Response:
-        if parts == ("login",):
-            return await self._login(request, session)
-        if parts == ("",):
-            return RedirectResponse(f"{self._root(request)}/runs", 303)
+        if parts[0] in ("login", "decide", ""):
+            return await self._open_page(request, parts, session)
         if session is None:
             if request.method in ("GET", "HEAD"):
-                return RedirectResponse(f"{self._root(request)}/login", 303)
+                return self._remembering(request, RedirectResponse(f"{self._root(request)}/login", 303))
             raise NotAuthenticated
         note(request.scope, who=session.who.name, tenant=session.who.tenant)
         if parts == ("stream",) and request.method == "GET":
@@ -150,7 +161,7 @@ class Site:
         if method == "POST" and not session.has_sent(form.pop("form_token", "")):
             raise WrongOrigin(origin="a form of another session")
         app = self._apps[session.who.tenant or TENANT]
-        return await page(
+        reply = await page(
             PageContext(
                 app=app,
                 session=session,
@@ -161,12 +172,49 @@ class Site:
                 new_id=self._ids.new,
             )
         )
+        if page is submit_logout:
+            self._end_session(request, session, reply)
+        return reply
+
+    def _end_session(self, request: Request, session: BrowserSession, reply: Response) -> None:
+        """Forget a session that was ended, here and in the browser."""
+        self._sessions.forget(session.text)
+        name = self._sessions.cookie_name(request.scope, request.headers)
+        assert name is not None
+        is_secure = name.startswith("__Host-")
+        reply.delete_cookie(name, path="/", secure=is_secure, httponly=True, samesite="lax")
+
+    async def _open_page(self, request: Request, parts: tuple[str, ...], session: BrowserSession | None) -> Response:
+        """Answer a request that needs no session. Raises NotFound."""
+        if parts == ("login",):
+            return await self._login(request, session)
+        if parts == ("",):
+            return RedirectResponse(f"{self._root(request)}/runs", 303)
+        if self._oidc_pages is not None and parts in OIDC and request.method == "GET":
+            return await self._oidc(request, self._oidc_pages, is_back=len(parts) > 2)
+        if parts[0] == "decide" and len(parts) == 2 and request.method in ("GET", "HEAD", "POST"):
+            return await self._decision(request, parts[1], session)
+        raise NotFound(what="page", id=request.url.path[:200], fix="Go to /ui/runs.")
+
+    async def _decision(self, request: Request, link: str, session: BrowserSession | None) -> Response:
+        """Show the request of a link, or decide it."""
+        if self._sessions.cookie_name(request.scope, request.headers) is None:
+            raise WrongOrigin(origin=request.headers.get("host", ""))
+        form = await _form(request) if request.method == "POST" else {}
+        root = self._root(request)
+        reply, needs_login = await self._decide_pages.answered(request, link, form, session, root)
+        return self._remembering(request, reply) if needs_login else reply
+
+    def _remembering(self, request: Request, reply: Response) -> Response:
+        """Let the browser come back to a page after its login."""
+        name = self._sessions.cookie_name(request.scope, request.headers)
+        return reply if name is None else remember_path(request, reply, cookie=name, root=self._root(request))
 
     def _stream(self, request: Request, session: BrowserSession) -> Response:
         """Tell a page that something has changed: runs, or for someone who only decides, requests."""
 
         async def recheck() -> Principal | None:
-            found = await self._sessions.find(request.scope, request.headers)
+            found = await self._sessions.find(request.scope, request.headers, STREAM_TRUSTED)
             return None if found is None else found.who
 
         request.scope[RECHECK] = recheck
@@ -180,10 +228,24 @@ class Site:
         name, root = self._sessions.cookie_name(request.scope, request.headers), self._root(request)
         if name is None:
             raise WrongOrigin(origin=request.headers.get("host", ""))
+        provider = "" if self._oidc_pages is None else self._oidc_pages.provider
         if request.method == "POST":
             form = await _form(request)
-            return await submit_login(self._apps, self._ids, form, cookie=name, root=root, request=request)
-        return await log_in_page(self._apps, request, root=root, session=session)
+            return await submit_login(
+                self._apps, self._ids, form, cookie=name, root=root, request=request, provider=provider
+            )
+        return await log_in_page(self._apps, request, root=root, session=session, provider=provider)
+
+    async def _oidc(self, request: Request, oidc: OidcPages, *, is_back: bool) -> Response:
+        """Log in with the identity provider: go there, or come back."""
+        name, root = self._sessions.cookie_name(request.scope, request.headers), self._root(request)
+        if name is None:
+            raise WrongOrigin(origin=request.headers.get("host", ""))
+        own = self._places.public_url or f"{request.scope['scheme']}://{request.headers.get('host', '').lower()}"
+        here = f"{own}{root}/login/oidc/callback"
+        if is_back:
+            return await oidc.finish(request, cookie=name, root=root, here=here)
+        return await oidc.begin(cookie=name, here=here)
 
     def _check_source(self, request: Request) -> None:
         """Raise WrongOrigin unless a page of this server sends the request."""
