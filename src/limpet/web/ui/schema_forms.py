@@ -37,7 +37,7 @@ class FormField:
     choices: tuple[str, ...] = ()
     """Texts to choose from."""
     hint: str = ""
-    """What may be typed."""
+    """Describes the values that may be typed."""
     is_required: bool = False
 
 

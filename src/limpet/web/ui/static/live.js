@@ -10,14 +10,19 @@ let timer = null;
 let awaySince = null;
 let release = null;
 let busySince = 0;
+let typed = false; // whether a form has something that would be lost
+
+document.addEventListener("input", (event) => {
+  if (event.target.closest("main form[method=post]")) typed = true;
+});
 
 // Content must not change under a person who types, selects or has opened something.
 function isBusy() {
   const active = document.activeElement;
-  const types = active && active.closest("main") && ["INPUT", "TEXTAREA", "SELECT"].includes(active.tagName);
+  const types = active?.closest("main") && ["INPUT", "TEXTAREA", "SELECT", "BUTTON", "SUMMARY"].includes(active.tagName);
   const opened = document.querySelector("main details[open]:not([data-open])") !== null;
   const selected = document.querySelector("main [name^='run.']:checked") !== null;
-  return types || opened || selected || String(getSelection()) !== "" || scrollY > 400;
+  return typed || types || opened || selected || String(getSelection()) !== "" || scrollY > 400;
 }
 
 function say(word, isOff) {
@@ -70,8 +75,16 @@ function away() {
   timer ??= setTimeout(() => refresh(false), RETRY);
 }
 
-// Show a page without leaving this one. Returns whether it could be fetched.
-export async function show(address) {
+// Return a function that finds the same element in another version of the page: by its id, or the link of the same row.
+function placeOf(main, active) {
+  if (!active || !main.contains(active)) return () => null;
+  if (active.id) return (page) => page.querySelector(`#${CSS.escape(active.id)}`);
+  const href = active.getAttribute("href");
+  return (page) => (href ? page.querySelector(`a[href="${CSS.escape(href)}"]`) : null);
+}
+
+// Show a page without leaving this one, unless a person has begun to work on it. Returns whether it could be fetched.
+export async function show(address, { isAsked = true } = {}) {
   const reply = await fetch(address, { headers: { accept: "text/html" } });
   if (reply.redirected && new URL(reply.url).pathname.endsWith("/login")) {
     location.assign(reply.url); // the session has ended
@@ -81,13 +94,18 @@ export async function show(address) {
   const page = new DOMParser().parseFromString(await reply.text(), "text/html");
   const found = page.querySelector("main");
   if (!found) return false;
+  if (!isAsked && isBusy()) {
+    changed();
+    return true;
+  }
+  typed = false;
   const current = document.querySelector("main");
-  const focus = document.activeElement?.id;
+  const focus = placeOf(current, document.activeElement);
   current.replaceWith(found);
   const nav = page.querySelector(".nav");
   if (nav) document.querySelector(".nav")?.replaceWith(nav);
   document.title = page.title;
-  if (focus) document.getElementById(focus)?.focus({ preventScroll: true });
+  focus(found)?.focus({ preventScroll: true });
   document.dispatchEvent(new CustomEvent("limpet:shown", { detail: found }));
   return true;
 }
@@ -106,7 +124,7 @@ async function refresh(isAsked) {
   }
   busySince = 0;
   try {
-    if (!(await show(location.href))) {
+    if (!(await show(location.href, { isAsked: isAsked || awaySince !== null }))) {
       away();
       return;
     }
