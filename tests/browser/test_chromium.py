@@ -29,9 +29,11 @@ async def chromium() -> AsyncIterator[Browser]:
 
 
 @asynccontextmanager
-async def logged_in(browser: Browser, app: limpet.App, address: str, **how: Any) -> AsyncIterator[Page]:
+async def logged_in(
+    browser: Browser, app: limpet.App, address: str, *, roles: Any = ("operator", "approver"), **how: Any
+) -> AsyncIterator[Page]:
     """Log ann in by a link; fail if a page has an error, or is refused a script or style."""
-    made = await app.create_login("ann", roles=["operator", "approver"], groups=["finance"])
+    made = await app.create_login("ann", roles=roles, groups=["finance"] if roles else ())
     context = await browser.new_context(**how)
     context.set_default_timeout(WAITING)
     page = await context.new_page()

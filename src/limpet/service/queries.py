@@ -50,6 +50,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+DECISIONS = ("decision.made",)
 # Maximum difference between the clocks of the writers.
 SKEW = 300 * SECOND
 
@@ -188,7 +189,7 @@ class Queries:
     async def decisions(self, *, agent: str | None, text: str) -> Page[DecisionInfo]:
         """Return decisions that contain a text."""
         found = Found[DecisionInfo](self._limit)
-        async for event, body, cursor in self._bodies(("decision.made",)):
+        async for event, body, cursor in self._bodies(DECISIONS):
             assert isinstance(body, b.DecisionMade)
             made = await self._decision(event, body)
             words = f"{made.question} {made.chosen} {made.because}".casefold()
@@ -284,7 +285,8 @@ class Queries:
 
     async def _pages(self, kinds: Sequence[str]) -> AsyncIterator[tuple[list[Event], list[str]]]:
         if self._run is not None:
-            async for events in self._pages_of_run(self._run, kinds):
+            pages = self._pages_of_decisions(self._run) if kinds is DECISIONS else self._pages_of_run(self._run, kinds)
+            async for events in pages:
                 yield events, [str(event.seq) for event in events]
             return
         before: str | None = self._cursor or ""
@@ -303,8 +305,21 @@ class Queries:
                 return
             before = page.next
 
-    async def _pages_of_run(self, run: str, kinds: Sequence[str]) -> AsyncIterator[list[Event]]:
-        before = number_of(self._cursor)
+    async def _pages_of_decisions(self, run: str) -> AsyncIterator[list[Event]]:
+        """Yield the decisions of a run. The state knows where the last ones are, so they are found without a search."""
+        state, before = await load(self._store, run), number_of(self._cursor)
+        known = [made.seq for made in state.decisions if before is None or made.seq < before]
+        for seq in reversed(known):
+            yield [event for event in await self._store.read(run, after=seq - 1, limit=1) if event.time >= self._since]
+        if state.counters.decisions > len(state.decisions):
+            oldest = state.decisions[0].seq
+            async for events in self._pages_of_run(run, DECISIONS, min(oldest, before or oldest)):
+                yield events
+
+    async def _pages_of_run(
+        self, run: str, kinds: Sequence[str], before: int | None = None
+    ) -> AsyncIterator[list[Event]]:
+        before = before or number_of(self._cursor)
         while page := await self._store.read(run, before=before, backwards=True):
             yield [event for event in page if event.kind in kinds and event.time >= self._since]
             if page[-1].time < self._since - SKEW:

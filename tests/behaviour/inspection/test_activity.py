@@ -132,3 +132,28 @@ async def test_a_page_of_a_timeline_reads_only_its_part_of_the_log(monkeypatch: 
         middle = await app.timeline("r", limit=3, cursor="30")
         assert [row.number for row in middle if row.number] == [31, 32, 33]
         assert len(read) < 40
+
+
+@limpet.agent(name="activity_decider")
+async def decider(run: limpet.Run, count: int) -> None:
+    """Decide often."""
+    for place in range(count):
+        await run.decide(f"which {place}?", choose=place, over=[place, -1], because="it is")
+        await run.step(note, str(place))
+
+
+async def test_the_decisions_of_one_run_are_listed() -> None:
+    """The newest first, with their options; also those that its state does not keep, and none before a cursor twice."""
+    async with limpet.open("memory:", agents=[decider]) as app:
+        await app.run(decider, 60, id="r")
+        await app.run(decider, 2, id="other")
+        assert [each.chosen for each in await app.decisions(run="other")] == [1, 0]
+        found, cursor = list[int](), None
+        while True:
+            page = await app.decisions(run="r", last=7, cursor=cursor)
+            found += [each.chosen for each in page]
+            if (cursor := page.next) is None:
+                break
+        assert found == [*range(59, -1, -1)]
+        [newest, *_] = await app.decisions(run="r", last=3)
+        assert (newest.options, newest.because) == ([59, -1], "it is")

@@ -17,7 +17,7 @@ from limpet.web.ui.waterfall_rows import waterfall_of
 __all__ = ["compare_page", "conversation_page", "log_page", "run_page", "value_page"]
 
 # Steps of a waterfall, decisions and events on a page.
-STEPS, DECISIONS, EVENTS = 50, 100, 200
+STEPS, DECISIONS, EVENTS = 50, 20, 200
 # A log with at most so many events is verified whenever it is shown; a longer one when asked.
 VERIFIED = 1_000
 # Bytes of a large value on a page.
@@ -34,7 +34,8 @@ async def run_page(page: PageContext) -> Response:
     last = info["position"]["step"]
     selected = step_number(page.request.query_params.get("step"))
     if selected is None and last:
-        selected = (report["error"] or {}).get("step") or last
+        is_failed = info["status"] == "failed" and report["error"] is not None
+        selected = (report["error"]["step"] if is_failed else None) or last
     first = step_number(page.request.query_params.get("from")) or _window(selected or 1)
     steps = await page.ask("steps", run=run, limit=STEPS, cursor=str(first - 1))
     timeline = await page.ask("timeline", run=run, limit=STEPS, cursor=str(first - 1))
@@ -211,5 +212,6 @@ async def value_page(page: PageContext) -> Response:
     run, blob = page.ids
     start = number_of(page.request.query_params.get("start")) or 0
     report = await page.ask("show", run=run)
-    piece = await page.ask("value", run=run, blob=blob, start=start, limit=PIECE)
+    raw = "raw" in page.session.who.rights  # needed for a value that is too large to be redacted
+    piece = await page.ask("value", run=run, blob=blob, start=start, limit=PIECE, raw=raw)
     return await _run_page(page, "value.html", "steps", report, piece=piece, size=PIECE)
