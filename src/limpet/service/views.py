@@ -116,11 +116,14 @@ def not_a_run(id: str) -> InvalidArgument:
     return InvalidArgument(path="run", reason=f"{id!r} is a conversation; use `messages` or `say`")
 
 
+AFTER_END = (b.AgentReturned, b.BudgetExtended, b.DeadlineExtended, b.ScoreGiven, b.ScoreWithdrawn)
+
+
 async def read_end(store: Store, run: str) -> tuple[Event, Ended] | None:
     """Return the event with which a run ended, or None if it has not.
 
-    The end is the last event of its log, except that the budget and deadline of a failed run can be extended, and a run
-    that it called can return.
+    The end is the last event of its log, except that a run can be scored, the budget and deadline of a failed one can
+    be extended, and a run that it called can return.
     """
     before = None
     while page := await store.read(run, before=before, limit=1, backwards=True):
@@ -129,7 +132,7 @@ async def read_end(store: Store, run: str) -> tuple[Event, Ended] | None:
             return page[0], body
         if isinstance(body, CONVERSATION_EVENTS):
             raise not_a_run(run)
-        if not isinstance(body, b.AgentReturned | b.BudgetExtended | b.DeadlineExtended):
+        if not isinstance(body, AFTER_END):
             return None
         before = page[0].seq
     raise NotFound(what="run", id=run)
