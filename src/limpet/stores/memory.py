@@ -33,14 +33,13 @@ from limpet.stores.rows import (
     RowPage,
     RunFilter,
     RunRow,
-    ScoreCondition,
     ScoreFilter,
     ScoreRow,
     Snapshot,
     TokenRow,
     WorkerRow,
 )
-from limpet.stores.search import row_matches
+from limpet.stores.search import row_matches, score_fits
 from limpet.stores.writes import Extension, Op, Transact
 
 __all__ = ["MemoryBackend", "MemoryTables"]
@@ -346,7 +345,7 @@ class MemoryBackend:
         with self._lock:
             rows = list(self._tables.streams.values())
             scores = list(self._tables.score_rows.values())
-        scored = where.scored and {score.run for score in scores if _score_fits(score, where.scored)}
+        scored = where.scored and {score.run for score in scores if score_fits(score, where.scored)}
         return [row for row in rows if row_matches(row, where) and (scored is None or row.id in scored)]
 
 
@@ -822,13 +821,3 @@ def _score_matches(row: ScoreRow, where: ScoreFilter) -> bool:
         and (where.time_from is None or row.time >= where.time_from)
         and (where.before is None or _score_place(row) < where.before)
     )
-
-
-def _score_fits(row: ScoreRow, wanted: ScoreCondition) -> bool:
-    if row.name != wanted.name:
-        return False
-    if wanted.text is not None:
-        return row.text == wanted.text
-    if wanted.least is None or wanted.most is None:
-        return True
-    return row.number is not None and wanted.least <= row.number <= wanted.most
