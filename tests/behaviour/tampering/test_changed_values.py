@@ -23,6 +23,7 @@ FROM_THE_LOG = {
     "streams": 30,
     "requests": 12,
     "labels": 4,
+    "scores": 4,
     "blob_refs": 4,
     "counters": 5,
 }
@@ -99,7 +100,7 @@ class RandomFlips:
 
     def _other(self, value: Any, kind: str, may_be_nothing: bool) -> Any:
         if value is None:
-            return {"INTEGER": 1, "TEXT": "x", "BLOB": b"x"}[kind]
+            return {"INTEGER": 1, "REAL": 0.75, "TEXT": "x", "BLOB": b"x"}[kind]
         if may_be_nothing and self._chance.random() < 0.2:
             return None
         if isinstance(value, int):
