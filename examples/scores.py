@@ -8,15 +8,18 @@ import limpet
 
 @limpet.tool(effect="none")
 async def draft_reply(letter: str) -> str:
+    """Draft a reply to a letter."""
     return f"Thank you for your letter about {letter}."
 
 
 @limpet.agent()
 async def replies(run: limpet.Run, letter: str) -> str:
+    """Reply to a letter."""
     return await run.step(draft_reply, letter)
 
 
 async def main() -> None:
+    """Run, score, find and export."""
     async with limpet.open("sqlite:///scores.db", agents=[replies]) as app:
         for place, letter in enumerate(["a broken cup", "a late parcel", "your cat"], start=1):
             await app.run(replies, letter, id=f"letter-{place}")

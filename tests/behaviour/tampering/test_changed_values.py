@@ -107,6 +107,8 @@ class RandomFlips:
             return (
                 value ^ 1 if value in (0, 1) else value + self._chance.choice([1, -1, 1 << self._chance.randrange(50)])
             )
+        if isinstance(value, float):
+            return value + self._chance.choice([1.0, -0.25])
         if not value:
             return "x" if isinstance(value, str) else b"x"
         changed = bytearray(value.encode() if isinstance(value, str) else value)
