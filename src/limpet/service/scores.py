@@ -58,7 +58,7 @@ class ScoreInfo:
     by: str
     """Who gave it; empty if it is unknown."""
     via: str
-    """The interface: "python", "cli", "http" or "mcp"."""
+    """The interface, such as "python", "cli", "http" or "ui"."""
     time: datetime
     """When it was given."""
     seq: int
