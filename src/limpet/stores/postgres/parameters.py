@@ -130,7 +130,6 @@ def _header(kind: int, values: Sequence[object]) -> bytes:
 _ENCODERS: dict[str, Callable[[Any], bytes]] = {
     "bigint": int8,
     "int": _LENGTH.pack,
-    "float8": struct.Struct(">d").pack,
     "text": str.encode,
     "bytea": bytes,
     "boolean": _boolean,
