@@ -31,13 +31,22 @@ PAGES = {
     "run-quarantined": "/ui/runs/import-2019",
     "run-live": "/ui/runs/report-q3",
     "run-conversation": "/ui/runs/chat-1",
+    "run-talk": "/ui/runs/chat-2/conversation",
+    "compare": "/ui/runs/refund-003/compare?with=refund-003.cheaper",
     "log": "/ui/runs/refund-001/log",
+    "start": "/ui/start?agent=refunds",
+    "batch": "/ui/batches?do=resume&status=failed",
     "inbox": "/ui/inbox",
-    "operations": "/ui/operations",
+    "request": "/ui/inbox/{request}",
+    "agents": "/ui/agents",
+    "agent": "/ui/agents/refunds",
+    "conversations": "/ui/conversations",
+    "conversation": "/ui/conversations/chat-ann",
+    "operations": "/ui/operations?check",
     "missing": "/ui/runs/none",
 }
-"""Every kind of page, by name. A new page gets a line here."""
-MAIN = ("login", "runs", "run-completed", "inbox", "operations")
+"""Every kind of page, by name; {request} is an open request. A new page gets a line here."""
+MAIN = ("login", "runs", "run-completed", "inbox", "agents", "operations")
 """The pages that Lighthouse checks, and that have pictures."""
 SCHEMES = ("light", "dark")
 WIDTHS = (1440, 360)
@@ -95,7 +104,13 @@ async def show(page: Page, served: Demo, path: str) -> None:
     cookies = await context.cookies()
     if path == PAGES["login"]:
         await context.clear_cookies()
-    await page.goto(f"{served.address}{path}")
+    if "{request}" in path:
+        await page.goto(f"{served.address}{PAGES['inbox']}")
+        card = await page.locator("form[action*='/ui/inbox/']").first.get_attribute("action")
+        path = str(card)
+    found = await page.goto(f"{served.address}{path}")
+    assert found is not None
+    assert found.status == (404 if path == PAGES["missing"] else 200), path
     if path == PAGES["login"]:
         await context.add_cookies(
             [{"name": each["name"], "value": each["value"], "url": served.address} for each in cookies]
