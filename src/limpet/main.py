@@ -37,6 +37,7 @@ def _demo_dashboard(*, folder: "Path", token: str, told: Callable[[str, str], No
     from limpet.demo.dashboard_store import prepared  # noqa: PLC0415 - only those who watch it need it
     from limpet.service.tokens import TENANT  # noqa: PLC0415
 
+    _agents({})  # raises ExtraMissing before runs are prepared
     with prepared(folder) as (app, code):
         return _serve(
             apps={TENANT: app}, told=lambda address: told(address, code), token=token, host="127.0.0.1", port=0
