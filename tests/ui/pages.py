@@ -47,7 +47,7 @@ PAGES = {
 }
 """Every kind of page, by name; {request} is an open request. A new page gets a line here."""
 MAIN = ("login", "runs", "run-completed", "inbox", "agents", "operations")
-"""The pages that Lighthouse checks, and that have pictures."""
+"""The pages that Lighthouse checks."""
 SCHEMES = ("light", "dark")
 WIDTHS = (1440, 360)
 
