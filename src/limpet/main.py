@@ -23,7 +23,7 @@ def main() -> None:
     else:
         from limpet.cli.commands import command, dev  # noqa: PLC0415
 
-        dev.starters.update(demo=_demo, serve=_serve, mcp=_mcp)
+        dev.starters.update(demo=_demo, demo_dashboard=_demo_dashboard, serve=_serve, mcp=_mcp)
     command(prog_name="limpet")
 
 
@@ -33,7 +33,20 @@ def _demo(**options: Any) -> int:
     return play(DemoOptions(**options))
 
 
-def _serve(*, apps: Mapping[str, "App"], told: Callable[[str], None], oidc: "Path | None", **options: Any) -> int:
+def _demo_dashboard(*, folder: "Path", token: str, told: Callable[[str, str], None]) -> int:
+    from limpet.demo.dashboard_store import prepared  # noqa: PLC0415 - only those who watch it need it
+    from limpet.service.tokens import TENANT  # noqa: PLC0415
+
+    _agents({})  # raises ExtraMissing before runs are prepared
+    with prepared(folder) as (app, code):
+        return _serve(
+            apps={TENANT: app}, told=lambda address: told(address, code), token=token, host="127.0.0.1", port=0
+        )
+
+
+def _serve(
+    *, apps: Mapping[str, "App"], told: Callable[[str], None], oidc: "Path | None" = None, **options: Any
+) -> int:
     import asyncio  # noqa: PLC0415 - only servers need it
 
     from limpet.web.oidc import Oidc  # noqa: PLC0415

@@ -295,6 +295,12 @@ class App:
     grants = _blocking(AsyncApp.grants)
     revoke = _blocking(AsyncApp.revoke)
 
+    # Scores
+
+    score = _blocking(AsyncApp.score)
+    unscore = _blocking(AsyncApp.unscore)
+    scores = _blocking(AsyncApp.scores)
+
     # Runs
 
     find = _blocking(AsyncApp.find)

@@ -18,10 +18,12 @@ from limpet.stores.backend import EventKeys, Outcome
 from limpet.stores.blobs import Blob
 from limpet.stores.conformance import Behaviour, Harness, behaviours
 from limpet.stores.memory import MemoryBackend, MemoryTables
-from limpet.stores.rows import ContractRow, DutyRow, Feed, RequestRow, RunRow, TokenRow, WorkerRow
+from limpet.stores.rows import ContractRow, DutyRow, Feed, RequestRow, RunRow, ScoreRow, TokenRow, WorkerRow
 from limpet.stores.writes import Append, Extension, Op, SendCommands
 
 Steps = Sequence[tuple[int, int | None]]
+Requests = Sequence[RequestRow]
+Scores = Sequence[ScoreRow]
 
 
 class NoFence(MemoryTables):
@@ -352,32 +354,54 @@ class EarlyEnd(MemoryBackend):
 class RebuildsWithoutRequests(MemoryTables):
     """Loses open requests in a rebuild."""
 
-    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int], steps: Steps) -> None:  # noqa: ARG002
-        super().rewrite(row, (), blobs, steps)
+    def rewrite(self, row: RunRow, requests: Requests, scores: Scores, blobs: Sequence[int], steps: Steps) -> None:  # noqa: ARG002
+        super().rewrite(row, (), scores, blobs, steps)
+
+
+class RebuildsWithoutScores(MemoryTables):
+    """Loses scores in a rebuild."""
+
+    def rewrite(self, row: RunRow, requests: Requests, scores: Scores, blobs: Sequence[int], steps: Steps) -> None:  # noqa: ARG002
+        super().rewrite(row, requests, (), blobs, steps)
+
+
+class KeepsFirstScores(MemoryTables):
+    """Keeps the first score of a person instead of the newest."""
+
+    def save_score(self, row: ScoreRow, number: int) -> None:
+        if not any(each.name == row.name and each.by == row.by for each in self.score_rows.values()):
+            super().save_score(row, number)
+
+
+class KeepsWithdrawnScores(MemoryTables):
+    """Keeps scores that were withdrawn."""
+
+    def drop_score(self, row: ScoreRow, number: int) -> None:
+        pass
 
 
 class RebuildsWithoutReferences(MemoryTables):
     """Loses references to blobs in a rebuild."""
 
-    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int], steps: Steps) -> None:  # noqa: ARG002
+    def rewrite(self, row: RunRow, requests: Requests, scores: Scores, blobs: Sequence[int], steps: Steps) -> None:  # noqa: ARG002
         for reference in [each for each in self.references if each[0] == row.number]:
             self._drop(self.references, reference)
-        super().rewrite(row, requests, (), steps)
+        super().rewrite(row, requests, scores, (), steps)
 
 
 class RebuildsAsNew(MemoryTables):
     """Loses the worker of a run in a rebuild."""
 
-    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int], steps: Steps) -> None:
+    def rewrite(self, row: RunRow, requests: Requests, scores: Scores, blobs: Sequence[int], steps: Steps) -> None:
         freed = row if row.worker is None else replace(row, status="pending", worker=None, ready_at=row.time)
-        super().rewrite(freed, requests, blobs, steps)
+        super().rewrite(freed, requests, scores, blobs, steps)
 
 
 class RebuildsWithoutSteps(MemoryTables):
     """Loses the index of steps in a rebuild."""
 
-    def rewrite(self, row: RunRow, requests: Sequence[RequestRow], blobs: Sequence[int], steps: Steps) -> None:  # noqa: ARG002
-        super().rewrite(row, requests, blobs, ())
+    def rewrite(self, row: RunRow, requests: Requests, scores: Scores, blobs: Sequence[int], steps: Steps) -> None:  # noqa: ARG002
+        super().rewrite(row, requests, scores, blobs, ())
 
 
 class IndexesOnlyStarts(MemoryTables):
@@ -504,6 +528,9 @@ CAUGHT_BY: list[tuple[Callable[[Clock], MemoryBackend], str]] = [
     (FeedWithoutConversations, "feed:conversations-are-in-the-feed"),
     (EarlyEnd, "feed:feed-end-returns-a-cursor-before-later-events"),
     (_with(RebuildsWithoutRequests), "rebuild:the-row-of-an-open-request-matches-its-log"),
+    (_with(RebuildsWithoutScores), "scores:scores-are-found-after-a-rebuild"),
+    (_with(KeepsFirstScores), "scores:the-newest-score-of-a-person-counts"),
+    (_with(KeepsWithdrawnScores), "scores:a-withdrawn-score-is-not-listed"),
     (_with(RebuildsWithoutReferences), "rebuild:referenced-blobs-are-not-collected-after-a-rebuild"),
     (_with(RebuildsAsNew), "rebuild:the-row-of-a-running-run-matches-its-log"),
     (_with(RebuildsWithoutSteps), "steps:steps-are-found-after-a-rebuild"),

@@ -364,3 +364,11 @@ def test_the_example_of_memory_runs(tmp_path: Path) -> None:
     ]
     for _ in range(2):
         assert run(str(ROOT / "examples" / "memory.py"), cwd=tmp_path).splitlines() == expected
+
+
+def test_the_example_of_scores_runs(tmp_path: Path) -> None:
+    """The page shows the example and its output, also when it is run again."""
+    page = (ROOT / "docs" / "scores.md").read_text(encoding="utf-8")
+    assert is_shown("scores.md", "scores.py", count=1)
+    for _ in range(2):
+        assert run(str(ROOT / "examples" / "scores.py"), cwd=tmp_path) in page

@@ -69,9 +69,9 @@ class Story:
             case "waiting":
                 return [self.claim] * 3 + self.ends_from_outside() * 3 + [self.command, self.resume, self.fork]
             case "failed":
-                return [self.resume, self.resume, self.fork]
+                return [self.resume, self.resume, self.fork, self.score]
             case _:
-                return [self.fork]
+                return [self.fork, self.score]
 
     def work(self) -> AnyBody:
         """Return an event of the agent's code other than a step."""
@@ -82,7 +82,17 @@ class Story:
     def command(self) -> AnyBody:
         """Return a command, which can arrive in any status."""
         return self.one_of(
-            [self.signal, self.cancel, self.extend, self.grant, self.revoke, self.pause, self.pause, self.resume]
+            [
+                self.signal,
+                self.cancel,
+                self.extend,
+                self.grant,
+                self.revoke,
+                self.pause,
+                self.pause,
+                self.resume,
+                self.score,
+            ]
         )
 
     def leave(self) -> AnyBody:
@@ -327,6 +337,12 @@ class Story:
     def signal(self) -> AnyBody:
         self.signals.append(self.seq + 1)
         return b.SignalReceived(command=self.new("c"), signal="paid", value=self.draw(_values))
+
+    def score(self) -> AnyBody:
+        if self.flip():
+            return b.ScoreWithdrawn(command=self.new("c"), score="quality", by="ann")
+        value = self.draw(st.sampled_from([0.5, 1, True, "bad", None]))
+        return b.ScoreGiven(command=self.new("c"), score="quality", by="ann", value=value, comment="why")
 
     def timer(self) -> AnyBody:
         self.waits.append(self.new("sleep#"))

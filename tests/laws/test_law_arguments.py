@@ -372,6 +372,7 @@ async def worlds() -> AsyncIterator[tuple[TestApp, dict[str, Any]]]:
         await app.say("talk", "Hello.")
         await app.settle()
         [grant] = await app.grants("granted")
+        await app.score("hearing", "quality", 0.5, by="ann")
         [artifact] = (await app.state("done")).artifacts
         made = {"ask": asked["asking"], "approval": asked["approving"].id, "grant": grant.grant}
         made["token"] = (await app.create_token("ann", roles=["viewer"])).info.id
@@ -587,6 +588,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
                 "fork_of": None,
                 "labels": ["team=sales"],
                 "text": "law",
+                "scored": "quality<0.5",
                 "since": "1d",
                 "until": None,
                 "sort": "updated",
@@ -596,9 +598,31 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     ),
     "save_heads": (Example({"path": "heads.json"}),),
     "say": (Example({"conversation": "talk", "text": "Hello."}, {"interrupt": False, "by": None, "command_id": None}),),
+    "score": (
+        Example(
+            {"run": "done", "name": "quality", "value": 0.5},
+            {"comment": "well done", "step": None, "by": "ann", "command_id": None},
+        ),
+    ),
+    "scores": (
+        Example(
+            {},
+            {
+                "run": "done",
+                "name": "quality",
+                "who": "ann",
+                "agent": None,
+                "since": "1d",
+                "dataset": True,
+                "last": 5,
+                "cursor": None,
+            },
+        ),
+    ),
     "search": (Example({"text": "Which"}, {"kind": None, "last": 5, "since": "1d", "cursor": None}),),
     "sessions": (Example({}, {"last": 5, "cursor": None}),),
     "signal": (Example({"run": "hearing", "name": "go", "value": "x"}, {"by": None, "command_id": None}),),
+    "unscore": (Example({"run": "hearing", "name": "quality"}, {"step": None, "by": "ann", "command_id": None}),),
     "start": (
         Example(
             {"agent": world, "input": "done"},

@@ -16,7 +16,8 @@ PARALLEL = {"stores/sqlite", "stores/postgres", "stores/conformance"}
 # Concepts that have a module in several packages, under one name.
 CONCEPTS = {
     "app", "artifacts", "audit", "benchmark", "conversation", "duties", "inbox", "prompts", "queries", "steps",
-    "replay", "run", "server", "snapshots", "storage", "tokens", "tools", "verify", "views", "watch", "worker",
+    "replay", "run", "scores", "server", "snapshots", "storage", "tokens", "tools", "verify", "views", "watch",
+    "worker",
 }  # fmt: skip
 # The blocking twins of asynchronous classes, and event bodies, which are always written `b.StepFailed`.
 TWINS = {"sync.py", "events/bodies.py"}

@@ -10,6 +10,7 @@ from limpet.cli import (
     prompts,
     queries,
     replay,
+    scores,
     serve,
     storage,
     tokens,
@@ -17,6 +18,6 @@ from limpet.cli import (
 from limpet.cli.command_group import command
 
 __all__ = [
-    "audit", "benchmark", "command", "conversation", "derived", "dev", "inbox", "prompts", "queries", "replay", "serve",
-    "storage", "tokens",
+    "audit", "benchmark", "command", "conversation", "derived", "dev", "inbox", "prompts", "queries", "replay",
+    "scores", "serve", "storage", "tokens",
 ]  # fmt: skip

@@ -18,6 +18,7 @@ TOPICS = {
     "Inspect runs": ("runs", "show", "steps", "log", "state", "diff", "compare", "context", "artifact", "prompt"),
     "Control runs": ("start", "resume", "pause", "cancel", "signal"),
     "Decide requests": ("inbox", "answer", "approve", "reject", "grants", "revoke"),
+    "Score runs": ("score", "unscore", "scores"),
     "Replay and fork": ("replay", "fork"),
     "Conversations": ("say", "messages", "conversations", "sessions", "compact"),
     "Search all runs": ("search", "decisions", "errors", "calls", "agents", "workers", "stats", "activity"),

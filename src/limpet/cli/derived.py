@@ -36,7 +36,7 @@ __all__ = ["OWN", "add_operations"]
 OWN = frozenset(
     {
         "runs", "log", "answer", "fork", "verify", "prune", "artifact", "prompt", "say", "compact", "doctor",
-        "audit",
+        "audit", "scores",
     }
 )  # fmt: skip
 COMPLETIONS = {

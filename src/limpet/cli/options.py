@@ -11,8 +11,10 @@ from typing import Annotated, Any
 import typer
 
 import limpet
+from limpet.clock import SystemClock
 from limpet.compose import DEFAULT_URL
 from limpet.errors import InvalidValue, LimpetError
+from limpet.ids import RandomIds
 from limpet.redaction import hide_secrets
 from limpet.service.app import App
 from limpet.service.json_body import LARGEST, read_json
@@ -28,6 +30,7 @@ __all__ = [
     "Cursor",
     "Json",
     "Last",
+    "NoBrowser",
     "OwnUrl",
     "RequestId",
     "RunId",
@@ -41,6 +44,7 @@ __all__ = [
     "input_of",
     "json_object",
     "json_or_text",
+    "new_token",
     "number_of",
     "own_name",
     "pair_of",
@@ -49,6 +53,8 @@ __all__ = [
 ]
 
 # Seconds to wait for completions before giving up.
+# Bits of a token.
+BITS = 256
 PATIENCE = 1.0
 MOST = 100
 
@@ -120,6 +126,7 @@ CommandId = Annotated[
         help="Your id of this command. Repeating it with the same content has no further effect.", show_default=False
     ),
 ]
+NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Only print the link, and open no browser.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, including errors.")]
 RunId = Annotated[
     str,
@@ -246,3 +253,8 @@ def _decoded(data: bytes, what: str) -> str:
 def ages(given: list[str]) -> dict[str, str | None]:
     """Parse options NAME=AGE; the age `forever` is None."""
     return {name: None if age == "forever" else age for name, age in map(pair_of, given)}
+
+
+def new_token() -> str:
+    """Return a token of a server that lives as long as its process."""
+    return f"limpet_{RandomIds(SystemClock()).bits(BITS):0{BITS // 4}x}"

@@ -200,6 +200,8 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     yield from ((name, value) for name, value in more.items() if value)
     if info.deadline is not None and info.status not in ("completed", "cancelled"):
         yield "deadline", format_time(info.deadline)
+    for place, score in enumerate(report.scores):
+        yield "" if place else "scores", str(score)
     if report.patches:
         yield "patches", f"{report.patches} for the next turn"
     created = [_sent(each) for each in report.commands if each.kind in CREATED]

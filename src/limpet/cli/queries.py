@@ -59,6 +59,10 @@ def runs(  # noqa: PLR0913 - all by name, and few at a time
     text: Annotated[
         str | None, typer.Option(help="Text in the id, agent, goal or a label's value.", show_default=False)
     ] = None,
+    scored: Annotated[
+        str | None,
+        typer.Option(help="Only runs with such a score: quality, quality<0.5, correct=false.", show_default=False),
+    ] = None,
     since: Annotated[
         str | None, typer.Option(help="Created since then: 7d before now, or a time.", show_default=False)
     ] = None,
@@ -96,6 +100,7 @@ def runs(  # noqa: PLR0913 - all by name, and few at a time
             fork_of=fork_of if fork_of is None else await app.find("run", fork_of),
             labels=label or (),
             text=text,
+            scored=scored,
             since=since,
             until=until,
             sort=sort,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import typer
 
+from limpet.cli.dev_dashboard import DevDashboard
 from limpet.cli.output import clean
 from limpet.clock import SystemClock, microseconds
 
@@ -40,6 +41,10 @@ class ReloadOptions:
     url: str | None
     grace: str
     json: bool
+    port: int | None
+    """Port of the dashboard, 0 for a free one; None for no dashboard."""
+    opens: bool
+    """Whether to open the dashboard in a browser."""
 
 
 def parse_target(target: str) -> Target:
@@ -75,6 +80,13 @@ class _Reloader:
         self._child: asyncio.subprocess.Process | None = None
         # The worker stops when this pipe closes, so it never outlives the supervisor.
         self._lifeline, self._ours = os.pipe()
+        self._dashboard = None if wanted.port is None else self._make_dashboard(wanted.port)
+
+    def _make_dashboard(self, port: int) -> DevDashboard:
+        def told(text: str) -> None:
+            typer.echo(text, err=True)  # unlike `_print`, with the code that logs in
+
+        return DevDashboard(port=port, opens=self._wanted.opens, told=told, lifeline=self._lifeline)
 
     def stop(self) -> None:
         """Stop after the worker has stopped; the second call kills it."""
@@ -87,27 +99,39 @@ class _Reloader:
         try:
             while not self._is_stopping:
                 seen = _stamps(self._wanted.target.folder)
-                self._child = await self._spawn()
+                reported, report = os.pipe()
+                self._child = await self._spawn(report)
+                os.close(report)
+                showing = asyncio.create_task(self._show(reported))
                 changed = await self._until_changed(self._child, seen)
                 await self._end(self._child)
+                await showing
                 for path in changed:
                     self._print(f"{path.relative_to(self._wanted.target.folder)} changed")
         finally:
+            if self._dashboard is not None:
+                await self._dashboard.stop()
             os.close(self._ours)
             os.close(self._lifeline)
 
-    async def _spawn(self) -> asyncio.subprocess.Process:
+    async def _show(self, reported: int) -> None:
+        """Show the dashboard of the store that the worker reports; it reports none if its code cannot be loaded."""
+        url = await asyncio.to_thread(_read_all, reported)
+        if url and self._dashboard is not None and not self._is_stopping:
+            await self._dashboard.show(url)
+
+    async def _spawn(self, report: int) -> asyncio.subprocess.Process:
         """Start a worker in its own process group, so that Ctrl-C reaches only the supervisor."""
         wanted = self._wanted
         words = [wanted.target.name, str(wanted.target.folder), str(self._lifeline), wanted.grace]
-        words += [wanted.url or "", "json" if wanted.json else ""]
+        words += [wanted.url or "", "json" if wanted.json else "", str(report)]
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "limpet.cli.reload_child",
             *words,
             stdin=asyncio.subprocess.DEVNULL,
-            pass_fds=(self._lifeline,),
+            pass_fds=(self._lifeline, report),
             process_group=0,
         )
 
@@ -137,6 +161,12 @@ class _Reloader:
 
     def _print(self, text: str) -> None:
         typer.echo(clean(text), err=True)
+
+
+def _read_all(pipe: int) -> str:
+    """Return everything that a process writes to a pipe until it closes its end."""
+    with os.fdopen(pipe, "rb") as file:
+        return file.read().decode()
 
 
 def _stamps(folder: Path) -> Stamps:

@@ -4,18 +4,17 @@ import asyncio
 import importlib
 import logging
 import os
-import signal
 import sys
 import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from threading import Thread
 from typing import IO
 
 import typer
 
 from limpet.cli.command_group import failed
+from limpet.cli.lifeline import hold_lifeline
 from limpet.cli.load_app import load_worker, make_worker, serve_until_stopped
 from limpet.cli.watch import watch
 from limpet.engine.definitions.agents import Agent
@@ -38,9 +37,10 @@ class _LiveStderrHandler(logging.StreamHandler[IO[str]]):
         """Ignore assignments: the property always returns the current stderr."""
 
 
-def main(target: str, folder: str, lifeline: str, grace: str, url: str, json: str) -> int:
+def main(*words: str) -> int:
     """Run the worker until a signal, and return the exit code."""
-    Thread(target=_end_with_parent, args=(int(lifeline),), daemon=True).start()
+    target, folder, lifeline, grace, url, json, report = words
+    hold_lifeline(int(lifeline))
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", handlers=[_LiveStderrHandler()]
     )
@@ -53,7 +53,7 @@ def main(target: str, folder: str, lifeline: str, grace: str, url: str, json: st
     except Exception as error:  # noqa: BLE001 - user code may raise anything on import
         _show(error, Path(folder))
         return 1
-    asyncio.run(serve_until_stopped(_shown(app, json=bool(json)), json=bool(json)))
+    asyncio.run(serve_until_stopped(_shown(app, json=bool(json), report=int(report)), json=bool(json)))
     return 0
 
 
@@ -70,9 +70,11 @@ def _app(target: str, url: str | None, worker: Worker) -> App:
 
 
 @asynccontextmanager
-async def _shown(app: App, *, json: bool) -> AsyncIterator[App]:
-    """Open the app, and show its runs as they change."""
+async def _shown(app: App, *, json: bool, report: int) -> AsyncIterator[App]:
+    """Open the app, report the URL of its store to the supervisor, and show its runs as they change."""
     async with app:
+        os.write(report, app._settings.url.encode())
+        os.close(report)
         showing = asyncio.create_task(watch(app, lambda: app.runs(last=20), json=json))
         try:
             yield app
@@ -91,12 +93,6 @@ def _show(error: Exception, folder: Path) -> None:
 
 def _is_in(path: str, folder: Path) -> bool:
     return Path(path).is_relative_to(folder)
-
-
-def _end_with_parent(lifeline: int) -> None:
-    """Stop when the supervisor is gone, however it ended."""
-    os.read(lifeline, 1)
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

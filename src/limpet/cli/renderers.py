@@ -27,6 +27,7 @@ from limpet.service.precedents import Precedent
 from limpet.service.queries import CallInfo, DecisionInfo
 from limpet.service.report import Report
 from limpet.service.request_records import RequestDecision, RequestRecord
+from limpet.service.scores import ScoreInfo
 from limpet.service.step_details import StepDetail
 from limpet.service.steps import StepInfo, describe_failure, describe_step
 from limpet.service.timeline import TimelineRow
@@ -352,6 +353,14 @@ def _patched(run: RunInfo, _: datetime, __: Arguments) -> None:
     print_unserved(run)
 
 
+def _scored(score: ScoreInfo, _: datetime, __: Arguments) -> None:
+    print_text(f"Scored {score.run}: {clean(score)}.")
+
+
+def _withdrew(run: RunInfo, _: datetime, given: Arguments) -> None:
+    print_text(f"Withdrew {clean(given['name'])} of {run.id}.")
+
+
 def _task(found: TaskRecord, _: datetime, __: Arguments) -> None:
     width = max(map(len, found.__struct_fields__))
     for name, value in asdict(found).items():
@@ -516,6 +525,8 @@ RENDERERS: Mapping[str, Renderer] = {
     "signal": _signalled,
     "extend": _extended,
     "patch": _patched,
+    "score": _scored,
+    "unscore": _withdrew,
     "start": _started,
     "approve": _decided,
     "reject": _decided,

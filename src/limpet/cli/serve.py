@@ -15,6 +15,7 @@ import typer
 import limpet
 from limpet.cli.command_group import command, example
 from limpet.cli.dev import starters
+from limpet.cli.lifeline import LIFELINE, hold_lifeline
 from limpet.cli.load_app import (
     app_target,
     idle_app,
@@ -24,7 +25,7 @@ from limpet.cli.load_app import (
     run_with_app,
     serve_until_stopped,
 )
-from limpet.cli.options import Json, OwnUrl, ages, own_name
+from limpet.cli.options import Json, OwnUrl, ages, new_token, own_name
 from limpet.cli.output import TableLayout, print_json, print_table
 from limpet.clock import SystemClock, microseconds
 from limpet.compose import is_server
@@ -32,7 +33,6 @@ from limpet.engine.execution.principal import Role
 from limpet.engine.worker.duties import Retention
 from limpet.engine.worker.worker import Worker
 from limpet.errors import LimpetError, NotRemote
-from limpet.ids import RandomIds
 from limpet.service.app import App
 from limpet.service.doctor import CheckOptions, Finding, check_code, run_checks
 from limpet.service.page import Page
@@ -40,7 +40,6 @@ from limpet.service.tokens import TENANT, is_tenant
 
 __all__: list[str] = []
 
-BITS = 256
 Agents = Annotated[
     str | None,
     typer.Option(
@@ -96,7 +95,9 @@ def serve(  # noqa: PLR0913 - all by name, and few at a time
     On a terminal, a link is printed that logs you in to the dashboard. Each request is logged to stderr.
     """
     known = os.environ.get("LIMPET_TOKEN", "").strip()
-    token = known or f"limpet_{RandomIds(SystemClock()).bits(BITS):0{BITS // 4}x}"
+    if (pipe := os.environ.pop(LIFELINE, "")).isdecimal():  # `limpet dev` started this server
+        hold_lifeline(int(pipe))
+    token = known or new_token()
 
     def print_address(address: str) -> None:
         if json:

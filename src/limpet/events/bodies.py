@@ -638,6 +638,31 @@ class ResumeRequested(Command, frozen=True, kw_only=True):
     """A person or client asked to resume a paused, quarantined, diverged or failed run."""
 
 
+class ScoreGiven(Command, frozen=True, kw_only=True):
+    """A person or service said how good the run was, or one of its steps. It has a value, a comment, or both.
+
+    A later score of the same name, sender and step replaces it. The agent does not see scores, and forks have none.
+    """
+
+    score: str
+    """Name of the score, such as `quality`."""
+    number: int | None = None
+    """The step that it is about; None for the run."""
+    value: bool | int | float | str | None = None
+    """A number, true or false, or a category."""
+    comment: str = ""
+
+    def __post_init__(self) -> None:
+        check_finite("value", self.value if isinstance(self.value, float) else None)
+
+
+class ScoreWithdrawn(Command, frozen=True, kw_only=True):
+    """A person or service withdrew their score of the run, or of a step."""
+
+    score: str
+    number: int | None = None
+
+
 class CompensationStarted(Body, frozen=True, kw_only=True):
     """The compensation of a step started."""
 

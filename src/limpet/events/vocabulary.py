@@ -60,6 +60,8 @@ AnyBody = (
     | b.CancelRequested
     | b.PauseRequested
     | b.ResumeRequested
+    | b.ScoreGiven
+    | b.ScoreWithdrawn
     | b.CompensationStarted
     | b.CompensationCompleted
     | b.CompensationFailed
@@ -224,6 +226,8 @@ KINDS = (
     Kind("cancel.requested", 2, b.CancelRequested, _COMMAND),
     Kind("pause.requested", 2, b.PauseRequested, _COMMAND),
     Kind("resume.requested", 2, b.ResumeRequested, _COMMAND),
+    Kind("score.given", 1, b.ScoreGiven, _COMMAND),
+    Kind("score.withdrawn", 1, b.ScoreWithdrawn, _COMMAND),
     Kind("compensation.started", 1, b.CompensationStarted, _OWNER),
     Kind("compensation.completed", 1, b.CompensationCompleted, _OWNER),
     Kind("compensation.failed", 1, b.CompensationFailed, _OWNER),

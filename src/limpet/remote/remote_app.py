@@ -332,11 +332,11 @@ class RemoteApp(App):
         back = 1
         while True:
             events = [event async for event in self.events(run, max(0, seq - back), follow=False)]
-            if any(event.kind == "resume.requested" for event in events):
-                return None
             for event in reversed(events):
                 if event.kind in ENDS:
                     return event
+                if event.kind == "resume.requested":
+                    return None
             if back >= seq:
                 return None
             back *= 10

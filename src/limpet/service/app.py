@@ -44,6 +44,7 @@ from limpet.service.api.forks import Forks
 from limpet.service.api.inspection import Inspection
 from limpet.service.api.messages import Messages
 from limpet.service.api.requests import Requests
+from limpet.service.api.scoring import Scoring
 from limpet.service.api.storage import Storage
 from limpet.service.api.streams import Streams
 from limpet.service.batch_agent import batch_agent
@@ -135,7 +136,19 @@ COMPARED = tuple(name for name in StartOptions.__annotations__ if name not in ("
 
 @checked
 class App(
-    Control, Batches, Inspection, Requests, Forks, Messages, AllRuns, Streams, Fleet, Storage, AccessTokens, Auditing
+    Control,
+    Batches,
+    Inspection,
+    Requests,
+    Scoring,
+    Forks,
+    Messages,
+    AllRuns,
+    Streams,
+    Fleet,
+    Storage,
+    AccessTokens,
+    Auditing,
 ):
     """Start, control and inspect the runs of one store.
 

@@ -249,6 +249,8 @@ def _of_event(event: Event, body: AnyBody, requests: Requests) -> ChangeInfo | N
             return None  # told with the change of the state
         case b.ValueRecorded() | b.ExternalRead() | b.BudgetReserved():
             return None
+        case b.ScoreGiven() | b.ScoreWithdrawn():
+            return None  # said about the run, and not a part of it
         case b.ConversationCreated() | b.ConversationForked() | b.ConversationCompacted() | b.MessageAdded():
             return None
         case b.AuditStarted() | b.AuditRecorded():

@@ -40,7 +40,7 @@ _JSON = codec_of(Any)
 _MODES = ("ask", "stub", "live")
 _KEYS = tuple(each.name for each in fields(StateChange) if each.name != "source")
 # Kinds of events at the end of a log that do not belong to the last step.
-_TAIL = ("run.", "compensation.", "cancel.", "pause.", "resume.", "risk.")
+_TAIL = ("run.", "compensation.", "cancel.", "pause.", "resume.", "risk.", "score.")
 # Number of events to read at a time from the end of a log.
 PAGE = 100
 

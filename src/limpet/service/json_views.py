@@ -44,6 +44,7 @@ from limpet.service.queries import CallInfo, DecisionInfo
 from limpet.service.replay import ReplayCheck, ReplayJson
 from limpet.service.report import Report
 from limpet.service.request_records import RequestRecord
+from limpet.service.scores import ScoreInfo
 from limpet.service.step_details import StepDetail
 from limpet.service.steps import StepInfo
 from limpet.service.stream_items import ReplyPiece, RequestChange, RunChange
@@ -69,6 +70,7 @@ VIEWS: Mapping[str, type] = {
     "a decision of a request": Decided,
     "a standing approval": GrantInfo,
     "a precedent of a request": Precedent,
+    "a score": ScoreInfo,
     "a state of a run": MomentJson,
     "a diff": Diff,
     "a comparison": Comparison,

@@ -12,6 +12,7 @@ from limpet.events import bodies as b
 from limpet.journal import load, load_steps
 from limpet.redaction import hide_secrets
 from limpet.service.error_records import ErrorInfo, ErrorRecords
+from limpet.service.scores import ScoreInfo
 from limpet.service.steps import StepInfo, describe_failure, infos_of, plain_value
 from limpet.service.timeline import TimelineRow, timeline_of
 from limpet.service.views import Ended, load_payloads, short_text
@@ -82,6 +83,8 @@ class Report:
     """Number of patches from outside that wait for the next turn."""
     messages: int
     """Approximate number of messages in the run's conversation, also those of other runs."""
+    scores: tuple[ScoreInfo, ...] = ()
+    """The newest scores of the run and its steps, the newest first. `scores` lists all."""
 
 
 async def outcome(store: Store, ended: Ended) -> dict[str, Any]:
@@ -96,7 +99,9 @@ async def outcome(store: Store, ended: Ended) -> dict[str, Any]:
             return {"error": hide_secrets(ended.reason)}
 
 
-async def report(store: Store, info: RunInfo, requests: tuple[Request, ...], *, is_served: bool) -> Report:
+async def report(
+    store: Store, info: RunInfo, requests: tuple[Request, ...], scores: tuple[ScoreInfo, ...], *, is_served: bool
+) -> Report:
     """Return the report of a run. However long its log is, only its end is read."""
     id, state = info.id, await load(store, info.id)
     steps = (await load_steps(store, id, StepRange(limit=STEPS, backwards=True)))[::-1]
@@ -124,6 +129,7 @@ async def report(store: Store, info: RunInfo, requests: tuple[Request, ...], *, 
         error=await ErrorRecords(store).last(state),
         patches=len(state.patches),
         messages=await _count_messages(store, info.conversation),
+        scores=scores,
     )
 
 

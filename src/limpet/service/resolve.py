@@ -10,9 +10,9 @@ from limpet.engine.execution.views import Request
 from limpet.engine.run.conversation import CHAT
 from limpet.errors import AlreadyAnswered, NotFound
 from limpet.service.views import not_a_run, request_of
-from limpet.stores import Place, RequestFilter, RequestRow, RunFilter, RunRow, Store
+from limpet.stores import Place, RequestFilter, RequestRow, RunFilter, RunRow, ScoreCondition, ScoreFilter, Store
 from limpet.stores.api.base import LARGEST_PAGE
-from limpet.stores.search import row_matches
+from limpet.stores.search import row_matches, score_fits
 
 __all__ = [
     "each_run",
@@ -95,7 +95,14 @@ async def updated_in(
 async def _matching_owner(store: Store, conversation: str, where: RunFilter) -> RunRow | None:
     """Return the run whose own conversation this is, if it matches."""
     owner = await owner_of(store, conversation)
-    return owner if owner is not None and row_matches(owner, where) else None
+    if owner is None or not row_matches(owner, where):
+        return None
+    return owner if where.scored is None or await _is_scored(store, owner.id, where.scored) else None
+
+
+async def _is_scored(store: Store, run: str, wanted: ScoreCondition) -> bool:
+    found = await store.scores(ScoreFilter(run=run, name=wanted.name))
+    return any(score_fits(each, wanted) for each in found)
 
 
 async def _with_owner(

@@ -116,22 +116,28 @@ def not_a_run(id: str) -> InvalidArgument:
     return InvalidArgument(path="run", reason=f"{id!r} is a conversation; use `messages` or `say`")
 
 
+AFTER_END = (b.AgentReturned, b.BudgetExtended, b.DeadlineExtended, b.ScoreGiven, b.ScoreWithdrawn)
+# Number of events after the end to read at a time.
+AFTER_END_PAGE = 100
+
+
 async def read_end(store: Store, run: str) -> tuple[Event, Ended] | None:
     """Return the event with which a run ended, or None if it has not.
 
-    The end is the last event of its log, except that the budget and deadline of a failed run can be extended, and a run
-    that it called can return.
+    The end is the last event of its log, except that a run can be scored, the budget and deadline of a failed one can
+    be extended, and a run that it called can return.
     """
-    before = None
-    while page := await store.read(run, before=before, limit=1, backwards=True):
-        body = store.decode(page[0])
-        if isinstance(body, Ended):
-            return page[0], body
-        if isinstance(body, CONVERSATION_EVENTS):
-            raise not_a_run(run)
-        if not isinstance(body, b.AgentReturned | b.BudgetExtended | b.DeadlineExtended):
-            return None
-        before = page[0].seq
+    before, limit = None, 1
+    while page := await store.read(run, before=before, limit=limit, backwards=True):
+        for event in page:
+            body = store.decode(event)
+            if isinstance(body, Ended):
+                return event, body
+            if isinstance(body, CONVERSATION_EVENTS):
+                raise not_a_run(run)
+            if not isinstance(body, AFTER_END):
+                return None
+        before, limit = page[-1].seq, AFTER_END_PAGE
     raise NotFound(what="run", id=run)
 
 

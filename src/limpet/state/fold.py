@@ -356,7 +356,7 @@ class Fold:
                 self._note(event, "resume", body)
             case b.CompensationStarted():
                 self._count("compensations")
-            case b.ValueRecorded() | b.VersionChosen() | b.MessageSaid():
+            case b.ValueRecorded() | b.VersionChosen() | b.MessageSaid() | b.ScoreGiven() | b.ScoreWithdrawn():
                 pass
             case b.CompensationCompleted() | b.CompensationFailed() | b.CompensationSkipped():
                 pass

@@ -310,6 +310,8 @@ class LogView:
                 | b.PatchReceived()
                 | b.CancelRequested()
                 | b.PauseRequested()
+                | b.ScoreGiven()
+                | b.ScoreWithdrawn()
                 | b.ConversationCreated()
                 | b.ConversationForked()
                 | b.ConversationCompacted()

@@ -31,6 +31,8 @@ from limpet.stores.rows import (
     RowPage,
     RunFilter,
     RunRow,
+    ScoreFilter,
+    ScoreRow,
     Snapshot,
     TokenRow,
     WorkerRow,
@@ -162,10 +164,11 @@ class Tables(Protocol):
         self,
         row: RunRow,
         requests: Sequence[RequestRow],
+        scores: Sequence[ScoreRow],
         blobs: Sequence[int],
         steps: Sequence[tuple[int, int | None]],
     ) -> None:
-        """Replace what is derived from a stream's log: its row, labels and requests. Adds references to blobs.
+        """Replace what is derived from a stream's log: its row, labels, requests and scores. Adds references to blobs.
 
         `steps` has the sequence of each of its own events, with the step by which the event is found.
         """
@@ -223,6 +226,14 @@ class Tables(Protocol):
 
     def open_requests(self, number: int) -> list[RequestRow]:
         """Return the open requests of a run."""
+
+    # Scores
+
+    def save_score(self, row: ScoreRow, number: int) -> None:
+        """Insert a score's row, or replace the one of the same run, name, person and step."""
+
+    def drop_score(self, row: ScoreRow, number: int) -> None:
+        """Delete the score's row of the same run, name, person and step, if there is one."""
 
     # Workers, claims and slots
 
@@ -409,6 +420,9 @@ class Backend(Protocol):
 
     def count_requests(self) -> int:
         """Return the number of open requests."""
+
+    def scores(self, where: ScoreFilter, limit: int) -> list[ScoreRow]:
+        """Return matching scores, newest first; those of the same time by run and sequence, the last first."""
 
     def workers(self) -> list[WorkerRow]:
         """Return all workers."""

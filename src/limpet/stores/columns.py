@@ -10,7 +10,7 @@ from msgspec.structs import astuple
 from limpet.errors import Tampered
 from limpet.events import Event
 from limpet.events.values import encode
-from limpet.stores.rows import ContractRow, DutyRow, Late, RequestRow, RunRow, TokenRow, WorkerRow
+from limpet.stores.rows import ContractRow, DutyRow, Late, RequestRow, RunRow, ScoreRow, TokenRow, WorkerRow
 
 __all__ = [
     "OF_A_STREAM",
@@ -24,6 +24,7 @@ __all__ = [
     "request_of",
     "row_of",
     "saved_columns",
+    "score_of",
     "token_columns",
     "token_of",
     "worker_of",
@@ -35,7 +36,7 @@ _tuple = msgspec.json.Decoder(tuple[str, ...])
 _labels = msgspec.json.Decoder(dict[str, str])
 _agents = msgspec.json.Decoder(dict[str, tuple[str, ...]])
 _NOTHING = "[]"
-OF_A_STREAM = ("slots", "snapshots", "late", "labels", "requests", "blob_refs", "events", "streams")
+OF_A_STREAM = ("slots", "snapshots", "late", "labels", "requests", "scores", "blob_refs", "events", "streams")
 """The tables of a stream, in an order in which their rows can be deleted."""
 
 
@@ -114,6 +115,11 @@ def request_of(found: Sequence[Any]) -> RequestRow:
     values = dict(zip(RequestRow.__struct_fields__, found, strict=True))
     values["to"] = _tuple.decode(values["to"])
     return RequestRow(**values)
+
+
+def score_of(found: Sequence[Any]) -> ScoreRow:
+    """Return a score's row."""
+    return ScoreRow(**dict(zip(ScoreRow.__struct_fields__, found, strict=True)))
 
 
 def worker_of(found: Sequence[Any]) -> WorkerRow:

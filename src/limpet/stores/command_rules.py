@@ -22,6 +22,8 @@ def refusal(
         if refused is None and request is not None and judged is not None and request.to != judged:
             return NotAllowed(request=request.id, by=body.by, to=request.to)
         return refused
+    if isinstance(body, b.ScoreGiven | b.ScoreWithdrawn):  # allowed in every status
+        return None if (body.number or 0) <= row.step else _no_step(row, body.number)
     return None if _is_possible(body, row) else _wrong_state(row, _NOUNS[type(body)])
 
 
@@ -71,6 +73,11 @@ def _unanswerable(body: b.RequestAnswered, row: RunRow, request: RequestRow | No
         fix = "Run `limpet inbox` to see the new arguments, and decide again."
         return WrongState(run=row.id, status=status, wanted="this answer", fix=fix)
     return None
+
+
+def _no_step(row: RunRow, step: int | None) -> NotFound:
+    fix = f"Pass a step from 1 to {row.step}." if row.step else "The run has no step so far: score the run itself."
+    return NotFound(what="step", id=f"{step} of {row.id}", fix=fix)
 
 
 def _wrong_state(row: RunRow, wanted: str) -> WrongState:

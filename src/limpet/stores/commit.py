@@ -289,7 +289,7 @@ def _rebuild(tx: Transaction, op: writes.Rebuild) -> None:
     derived = derive(row.number, log, tx.codec)
     known = tx.tables.find_blobs(derived.blobs) if derived.blobs else {}
     blobs = [known[blob] for blob in derived.blobs if blob in known]
-    tx.tables.rewrite(derived.row, derived.requests, blobs, derived.steps)
+    tx.tables.rewrite(derived.row, derived.requests, derived.scores, blobs, derived.steps)
 
 
 def _load(tx: Transaction, op: writes.Load) -> RunRow:

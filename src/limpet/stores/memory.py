@@ -33,11 +33,13 @@ from limpet.stores.rows import (
     RowPage,
     RunFilter,
     RunRow,
+    ScoreFilter,
+    ScoreRow,
     Snapshot,
     TokenRow,
     WorkerRow,
 )
-from limpet.stores.search import row_matches
+from limpet.stores.search import row_matches, score_fits
 from limpet.stores.writes import Extension, Op, Transact
 
 __all__ = ["MemoryBackend", "MemoryTables"]
@@ -203,6 +205,13 @@ class MemoryBackend:
         with self._lock:
             return sum(row.status == "open" for row in self._tables.request_rows.values())
 
+    def scores(self, where: ScoreFilter, limit: int) -> list[ScoreRow]:
+        """Return matching scores, newest first."""
+        with self._lock:
+            rows = list(self._tables.score_rows.values())
+        found = [row for row in rows if _score_matches(row, where)]
+        return sorted(found, key=_score_place, reverse=True)[:limit]
+
     def workers(self) -> list[WorkerRow]:
         """Return all workers."""
         with self._lock:
@@ -335,7 +344,9 @@ class MemoryBackend:
     def _matching(self, where: RunFilter) -> list[RunRow]:
         with self._lock:
             rows = list(self._tables.streams.values())
-        return [row for row in rows if row_matches(row, where)]
+            scores = list(self._tables.score_rows.values())
+        scored = where.scored and {score.run for score in scores if score_fits(score, where.scored)}
+        return [row for row in rows if row_matches(row, where) and (scored is None or row.id in scored)]
 
 
 class StoredBlob(NamedTuple):
@@ -368,6 +379,7 @@ class MemoryTables:
         self.steps: dict[int, dict[int, list[Event]]] = {}
         """Events by stream and step."""
         self.request_rows: dict[str, RequestRow] = {}
+        self.score_rows: dict[tuple[str, str, str, int], ScoreRow] = {}
         self.worker_rows: dict[str, WorkerRow] = {}
         self.duty_rows: dict[str, DutyRow] = {}
         self.token_rows: dict[str, TokenRow] = {}
@@ -467,6 +479,7 @@ class MemoryTables:
         self,
         row: RunRow,
         requests: Sequence[RequestRow],
+        scores: Sequence[ScoreRow],
         blobs: Sequence[int],
         steps: Sequence[tuple[int, int | None]],
     ) -> None:
@@ -482,6 +495,10 @@ class MemoryTables:
             self._drop(self.request_rows, mine)
         for request in requests:
             self._put(self.request_rows, request.id, request)
+        for key in [key for key in self.score_rows if key[0] == row.id]:
+            self._drop(self.score_rows, key)
+        for score in scores:
+            self.save_score(score, row.number)
         self.refer([(row.number, blob) for blob in blobs])
 
     def recount(self) -> None:
@@ -503,6 +520,7 @@ class MemoryTables:
             (self.steps, lambda number: number in numbers),
             (self.commands, lambda key: key[0] in numbers),
             (self.request_rows, lambda request: self.request_rows[request].run in gone),
+            (self.score_rows, lambda key: key[0] in gone),
             (self.snapshot_rows, lambda key: key[0] in numbers),
             (self.late_rows, lambda number: number in numbers),
         ]
@@ -628,6 +646,16 @@ class MemoryTables:
         """Return the open requests of a run."""
         mine = (row for row in self.request_rows.values() if row.status == "open")
         return [row for row in mine if self.streams[row.run].number == number]
+
+    def save_score(self, row: ScoreRow, number: int) -> None:
+        """Insert a score's row, or replace the one with the same key."""
+        assert self.streams[row.run].number == number
+        self._put(self.score_rows, _score_key(row), row)
+
+    def drop_score(self, row: ScoreRow, number: int) -> None:
+        """Delete the score's row with the same key."""
+        assert self.streams[row.run].number == number
+        self._drop(self.score_rows, _score_key(row))
 
     def workers(self) -> list[WorkerRow]:
         """Return all workers."""
@@ -773,4 +801,23 @@ def _request_matches(row: RequestRow, where: RequestFilter) -> bool:
         and (where.risk is None or row.risk == where.risk)
         and (where.opened_until is None or row.opened <= where.opened_until)
         and (where.after is None or (row.opened, row.id) > where.after)
+    )
+
+
+def _score_key(row: ScoreRow) -> tuple[str, str, str, int]:
+    return row.run, row.name, row.by, row.step
+
+
+def _score_place(row: ScoreRow) -> tuple[int, str, int]:
+    return row.time, row.run, row.seq
+
+
+def _score_matches(row: ScoreRow, where: ScoreFilter) -> bool:
+    return (
+        (where.run is None or row.run == where.run)
+        and (where.name is None or row.name == where.name)
+        and (where.by is None or row.by == where.by)
+        and (where.step is None or row.step == where.step)
+        and (where.time_from is None or row.time >= where.time_from)
+        and (where.before is None or _score_place(row) < where.before)
     )

@@ -1,7 +1,7 @@
 """Project events to rows: one pure function, which every store calls in the event's transaction.
 
-A delta has up to three parts: what every step changes (its number, and whether something was settled), a change of the
-run's row, and a change of a request's row. `apply` and `apply_request` apply them to rows.
+A delta has up to four parts: what every step changes (its number, and whether something was settled), a change of the
+run's row, of a request's row, and of a score's row. `apply` and `apply_request` apply them to rows.
 """
 
 from typing import NamedTuple, assert_never
@@ -15,13 +15,15 @@ from limpet.state import ENDED, Status
 from limpet.state.agent import current_item
 from limpet.state.fold import PAUSED
 from limpet.state.run import later
-from limpet.stores.rows import RequestRow, RequestStatus, RunRow
+from limpet.stores.rows import RequestRow, RequestStatus, RunRow, ScoreRow
 
 __all__ = [
     "NOTHING",
     "Delta",
     "RequestChange",
     "RowChange",
+    "ScoreChange",
+    "ScoreSaved",
     "apply",
     "apply_request",
     "claimed_row",
@@ -117,6 +119,21 @@ class RequestEscalated(NamedTuple):
 RequestChange = RequestInserted | RequestClosed | ApprovalUsed | RequestEscalated
 
 
+class ScoreSaved(NamedTuple):
+    """A score was given; it replaces an earlier one with the same key."""
+
+    row: ScoreRow
+
+
+class ScoreDropped(NamedTuple):
+    """A score was withdrawn."""
+
+    row: ScoreRow
+
+
+ScoreChange = ScoreSaved | ScoreDropped
+
+
 class Delta(Struct, frozen=True, gc=False):
     """The changes of an event to rows."""
 
@@ -124,6 +141,7 @@ class Delta(Struct, frozen=True, gc=False):
     settled: bool = False
     row: RowChange | None = None
     request: RequestChange | None = None
+    score: ScoreChange | None = None
 
 
 NOTHING = Delta()
@@ -179,6 +197,10 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
             return Delta(row=Resumed())
         case b.CompensationStarted() | b.CompensationSkipped():
             return Delta(row=Undoing())
+        case b.ScoreGiven():
+            return Delta(score=ScoreSaved(_score(event, body)))
+        case b.ScoreWithdrawn():
+            return Delta(score=ScoreDropped(_score(event, body)))
         case (
             b.RunCreated()
             | b.RunForked()
@@ -416,3 +438,11 @@ def _request_expired(body: b.RequestExpired) -> Delta:
     if body.outcome == "escalated":
         return Delta(request=RequestEscalated(body.request, body.to, body.expires))
     return Delta(request=RequestClosed(body.request, "expired"))
+
+
+def _score(event: Event, body: b.ScoreGiven | b.ScoreWithdrawn) -> ScoreRow:
+    row = ScoreRow(run=event.run, name=body.score, by=body.by, step=body.number or 0, seq=event.seq, time=event.time)
+    value = body.value if isinstance(body, b.ScoreGiven) else None
+    if isinstance(value, str):
+        return replace(row, text=value)
+    return row if value is None else replace(row, number=float(value))

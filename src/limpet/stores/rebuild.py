@@ -1,6 +1,6 @@
-"""Rebuild what is derived from a log: a stream's row, its requests, and the blobs that it refers to."""
+"""Rebuild what is derived from a log: a stream's row, its requests and scores, and the blobs that it refers to."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -13,20 +13,23 @@ from limpet.stores.projection import (
     RequestChange,
     RequestClosed,
     RequestInserted,
+    ScoreChange,
+    ScoreSaved,
     apply,
     apply_request,
     claimed_row,
     new_row,
     project,
 )
-from limpet.stores.row_encryption import hide_request, hide_row
-from limpet.stores.rows import RequestRow, RunRow
+from limpet.stores.row_encryption import hide_request, hide_row, hide_score
+from limpet.stores.rows import RequestRow, RunRow, ScoreRow
 
 __all__ = ["Derived", "derive", "derive_row", "differences", "earliest", "latest"]
 
 Guess = Callable[[int], int]
 """Returns the store's time when it wrote an event with this time."""
 HOUR = 3_600_000_000
+ScoreKey = tuple[str, str, int]
 
 
 def earliest(time: int) -> int:  # noqa: ARG001
@@ -49,6 +52,7 @@ class Derived(NamedTuple):
     """Sequence and command id of each command."""
     steps: tuple[tuple[int, int | None], ...] = ()
     """Sequence of each event, and the step by which it is found."""
+    scores: tuple[ScoreRow, ...] = ()
 
 
 def derive(
@@ -59,6 +63,7 @@ def derive(
     event, body = next(events)
     row = _first(number, event, body)
     requests: dict[str, RequestRow] = {}
+    scores: dict[ScoreKey, ScoreRow] = {}
     blobs = dict.fromkeys(blobs_of(body))
     commands, steps = [], [(event.seq, step_of(body))]
     for event, body in events:
@@ -68,12 +73,14 @@ def derive(
         if isinstance(body, b.Command):
             commands.append((event.seq, body.command))
         _collect_request(requests, delta.request)
+        _collect_score(scores, delta.score)
         blobs |= dict.fromkeys(blobs_of(body))
         if row.status in ENDED:
             for request in requests:
                 _collect_request(requests, RequestClosed(request, "withdrawn"))
     hidden = tuple(hide_request(codec, request) for request in requests.values())
-    return Derived(hide_row(codec, row), hidden, tuple(blobs), tuple(commands), tuple(steps))
+    rated = tuple(hide_score(codec, score) for score in scores.values())
+    return Derived(hide_row(codec, row), hidden, tuple(blobs), tuple(commands), tuple(steps), rated)
 
 
 def derive_row(number: int, log: Iterable[tuple[Event, AnyBody]], clock: Guess) -> RunRow:
@@ -91,12 +98,13 @@ def differences(stored: Derived, derived: Derived, since: RunRow) -> list[str]:
     `derived` uses the latest time that the store's clock may have shown; `since` is the row with the earliest.
     """
     found = _unlike("run", stored.row, derived.row, since)
-    was = {request.id: request for request in stored.requests}
-    now = {request.id: request for request in derived.requests}
-    found += [f"request {id}: stored, but not in the log" for id in was.keys() - now.keys()]
-    found += [f"request {id}: not stored" for id in now.keys() - was.keys()]
-    for id in was.keys() & now.keys():
-        found += _unlike(f"request {id}", was[id], now[id], now[id])
+    found += _other(
+        {f"request {each.id}": each for each in stored.requests},
+        {f"request {each.id}": each for each in derived.requests},
+    )
+    found += _other(
+        {_score_name(each): each for each in stored.scores}, {_score_name(each): each for each in derived.scores}
+    )
     found += [f"blob {blob}: the reference is missing" for blob in derived.blobs if blob not in stored.blobs]
     found += [f"blob {blob}: no event refers to it" for blob in stored.blobs if blob not in derived.blobs]
     known, there = set(stored.commands), set(derived.commands)
@@ -109,7 +117,20 @@ def differences(stored: Derived, derived: Derived, since: RunRow) -> list[str]:
     return found
 
 
-Row = TypeVar("Row", RunRow, RequestRow)
+Row = TypeVar("Row", RunRow, RequestRow, ScoreRow)
+
+
+def _other(stored: Mapping[str, Row], derived: Mapping[str, Row]) -> list[str]:
+    """Describe which rows are missing, not in the log, or unlike."""
+    found = [f"{name}: stored, but not in the log" for name in stored.keys() - derived.keys()]
+    found += [f"{name}: not stored" for name in derived.keys() - stored.keys()]
+    for name in stored.keys() & derived.keys():
+        found += _unlike(name, stored[name], derived[name], derived[name])
+    return found
+
+
+def _score_name(row: ScoreRow) -> str:
+    return f"score {row.name!r} by {row.by!r}{f' of step {row.step}' if row.step else ''}"
 
 
 def _unlike(what: str, stored: Row, derived: Row, since: Row) -> list[str]:
@@ -151,3 +172,13 @@ def _collect_request(requests: dict[str, RequestRow], change: RequestChange | No
         requests[change.row.id] = change.row
     elif change is not None and (after := apply_request(requests.get(change.request), change)) is not None:
         requests[change.request] = after
+
+
+def _collect_score(scores: dict[ScoreKey, ScoreRow], change: ScoreChange | None) -> None:
+    if change is None:
+        return
+    key = (change.row.name, change.row.by, change.row.step)
+    if isinstance(change, ScoreSaved):
+        scores[key] = change.row
+    else:
+        scores.pop(key, None)

@@ -1,6 +1,7 @@
-"""Hide the user's text in the rows of an encrypted store: goals, labels, contracts, tokens, and digests of requests.
+"""Hide the user's text in the rows of an encrypted store: goals, labels, contracts, tokens, names and
+categories of scores, and digests of requests.
 
-Ids and enums stay readable, since claiming, lists and filters use them.
+Ids, enums and numbers stay readable, since claiming, lists and filters use them.
 """
 
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 
 from limpet.errors import LimpetError, Tampered
 from limpet.events import Codec, Packed, canonical
-from limpet.stores.rows import ContractRow, DutyRow, RequestRow, RunFilter, RunRow, TokenRow
+from limpet.stores.rows import ContractRow, DutyRow, RequestRow, RunFilter, RunRow, ScoreFilter, ScoreRow, TokenRow
 
 __all__ = [
     "hide_contract",
@@ -19,12 +20,15 @@ __all__ = [
     "hide_request",
     "hide_revoker",
     "hide_row",
+    "hide_score",
+    "hide_score_filter",
     "hide_token",
     "is_readable",
     "reveal_contract",
     "reveal_duty",
     "reveal_request",
     "reveal_row",
+    "reveal_score",
     "reveal_token",
 ]
 
@@ -79,6 +83,40 @@ def reveal_request(codec: Codec, row: RequestRow) -> RequestRow:
         raise Tampered(run=row.run, seq=row.seq, reason=f"the request cannot be read ({error})") from error
 
 
+def hide_score(codec: Codec, row: ScoreRow) -> ScoreRow:
+    """Return a score's row as stored. Equal names and categories look equal, so that they can be found."""
+    if not codec.is_private:
+        return row
+    text = None if row.text is None else _hide_category(codec, row.name, row.text)
+    return replace(row, name=_hide_score_name(codec, row.name), text=text)
+
+
+def reveal_score(codec: Codec, row: ScoreRow) -> ScoreRow:
+    """Return a stored score's row with its original text. Raises Tampered."""
+    if not codec.is_private:
+        return row
+    try:
+        name = codec.reveal(row.name, "score")
+        return replace(row, name=name, text=None if row.text is None else codec.reveal(row.text, f"score:{name}"))
+    except ValueError as error:
+        raise Tampered(run=row.run, seq=row.seq, reason=f"the score cannot be read ({error})") from error
+
+
+def hide_score_filter(codec: Codec, where: ScoreFilter) -> ScoreFilter:
+    """Return a filter that matches hidden names."""
+    if not codec.is_private or where.name is None:
+        return where
+    return replace(where, name=_hide_score_name(codec, where.name))
+
+
+def _hide_score_name(codec: Codec, name: str) -> str:
+    return codec.hide(name, "score", findable=True)
+
+
+def _hide_category(codec: Codec, name: str, text: str) -> str:
+    return codec.hide(text, f"score:{name}", findable=True)
+
+
 def hide_contract(codec: Codec, row: ContractRow) -> ContractRow:
     """Return a contract as stored. Equal hashes look equal, so that a contract is not stored again."""
     about = _about_contract(row)
@@ -104,7 +142,13 @@ def _about_contract(row: ContractRow) -> str:
 
 def hide_filter(codec: Codec, where: RunFilter) -> RunFilter:
     """Return a filter that matches hidden labels. It has no text, which cannot be searched in hidden rows."""
-    return replace(where, labels=_hide_labels(codec, where.labels), text=None) if codec.is_private else where
+    if not codec.is_private:
+        return where
+    scored = where.scored
+    if scored is not None:
+        text = None if scored.text is None else _hide_category(codec, scored.name, scored.text)
+        scored = scored._replace(name=_hide_score_name(codec, scored.name), text=text)
+    return replace(where, labels=_hide_labels(codec, where.labels), text=None, scored=scored)
 
 
 def _hide_labels(codec: Codec, labels: dict[str, str]) -> dict[str, str]:

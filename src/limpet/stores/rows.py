@@ -1,4 +1,4 @@
-"""The rows of runs, requests, workers and contracts, for lists, claims and calls.
+"""The rows of runs, requests, scores, workers and contracts, for lists, claims and calls.
 
 Rows derived from events can be rebuilt from the log, which is the source of truth.
 """
@@ -23,6 +23,9 @@ __all__ = [
     "RowPage",
     "RunFilter",
     "RunRow",
+    "ScoreCondition",
+    "ScoreFilter",
+    "ScoreRow",
     "Snapshot",
     "TokenRow",
     "WorkerRow",
@@ -111,6 +114,24 @@ class RequestRow(Part, frozen=True, kw_only=True):
     """Digest of what the request shows; an answer must carry the same."""
     by: str | None = None
     """The person who decided it."""
+
+
+class ScoreRow(Part, frozen=True, kw_only=True):
+    """The current score of one name, by one person, for a run or a step. Its comment is in its event."""
+
+    run: str
+    name: str
+    by: str
+    step: int = 0
+    """The step that it is about; 0 for the run."""
+    seq: int
+    """Sequence of the event that gave it."""
+    time: int
+    """Time of that event."""
+    number: float | None = None
+    """The value, if it is a number; 1 for true, and 0 for false."""
+    text: str | None = None
+    """The value, if it is a category."""
 
 
 class WorkerRow(Part, frozen=True, kw_only=True):
@@ -237,6 +258,18 @@ class Late(NamedTuple):
     time: int
 
 
+class ScoreCondition(NamedTuple):
+    """A condition on the scores of a run: it has one with this name, and with such a value."""
+
+    name: str
+    least: float | None = None
+    """Smallest number; None if any value is right, or only a category."""
+    most: float | None = None
+    """Largest number."""
+    text: str | None = None
+    """The category."""
+
+
 class RunFilter(Part, frozen=True, kw_only=True):
     """A filter of runs; every field that is set must match."""
 
@@ -255,6 +288,8 @@ class RunFilter(Part, frozen=True, kw_only=True):
     created_before: int | None = None
     text: str | None = None
     """Contained in id, agent, goal or a label's value, ignoring the case of ASCII letters."""
+    scored: ScoreCondition | None = None
+    """Only runs with such a score, of the run itself or of a step."""
 
 
 class RequestFilter(Part, frozen=True, kw_only=True):
@@ -269,6 +304,19 @@ class RequestFilter(Part, frozen=True, kw_only=True):
     """Only requests that were opened at this time or before."""
     after: tuple[int, str] | None = None
     """Only requests after the one with this opening time and id."""
+
+
+class ScoreFilter(Part, frozen=True, kw_only=True):
+    """A filter of scores, which are listed newest first."""
+
+    run: str | None = None
+    name: str | None = None
+    by: str | None = None
+    step: int | None = None
+    time_from: int | None = None
+    """Only scores that were given at this time or later."""
+    before: tuple[int, str, int] | None = None
+    """Only scores before the one with this time, run and sequence."""
 
 
 class Place(NamedTuple):

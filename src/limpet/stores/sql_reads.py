@@ -7,7 +7,7 @@ from typing import Any
 from limpet.errors import NotFound, StoreUnavailable
 from limpet.events import Event, Packed
 from limpet.stores.blobs import BlobRow
-from limpet.stores.columns import contract_of, duty_of, late_of, request_of, row_of, token_of, worker_of
+from limpet.stores.columns import contract_of, duty_of, late_of, request_of, row_of, score_of, token_of, worker_of
 from limpet.stores.fork_reads import LAST, EventRange, Origin, StepRange, read_log, read_steps
 from limpet.stores.rows import (
     ContractRow,
@@ -20,6 +20,9 @@ from limpet.stores.rows import (
     RowPage,
     RunFilter,
     RunRow,
+    ScoreCondition,
+    ScoreFilter,
+    ScoreRow,
     Snapshot,
     TokenRow,
     WorkerRow,
@@ -147,6 +150,17 @@ class SqlReads(ABC):
         found: int = self._all("count_requests")[0][0]
         return found
 
+    def scores(self, where: ScoreFilter, limit: int) -> list[ScoreRow]:
+        """Return matching scores, newest first."""
+        given = {name: getattr(where, name) for name in ("run", "name", "by", "step", "time_from")}
+        values = {name: value for name, value in given.items() if value is not None}
+        parts = [self._sql["scores"], *(self._sql[f"scores.{name}"] for name in values)]
+        if where.before is not None:
+            parts.append(self._sql["scores.before"])
+            values |= dict(zip(("before_time", "before_run", "before_seq"), where.before, strict=True))
+        found = self._search([*parts, self._sql["scores.order"]], {**values, "limit": limit})
+        return [score_of(each) for each in found]
+
     def workers(self) -> list[WorkerRow]:
         """Return all workers."""
         return [worker_of(found) for found in self._all("workers")]
@@ -231,6 +245,9 @@ class SqlReads(ABC):
         for place, (name, value) in enumerate(where.labels.items()):
             parts.append(self._sql["runs.label"] % (place, place))
             values |= {f"label_name_{place}": name, f"label_value_{place}": value}
+        if where.scored is not None:
+            parts.append(self._sql[f"runs.{_scored(where.scored)}"])
+            values |= {f"scored_{name}": value for name, value in where.scored._asdict().items() if value is not None}
         return parts, {**values, "type": where.type}
 
     def _number(self, run: str) -> int:
@@ -245,6 +262,11 @@ class SqlReads(ABC):
 
     def _search(self, parts: list[str], values: dict[str, Any]) -> Sequence[Sequence[Any]]:
         return self._ask("\n".join(parts), values)
+
+
+def _scored(wanted: ScoreCondition) -> str:
+    """Return the name of the statement's part that finds runs with such a score."""
+    return "scored_text" if wanted.text is not None else "scored" if wanted.least is None else "scored_number"
 
 
 def _readable(word: str | bytes) -> str:

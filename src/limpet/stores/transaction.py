@@ -16,11 +16,13 @@ from limpet.stores.projection import (
     RequestChange,
     RequestClosed,
     RequestInserted,
+    ScoreChange,
+    ScoreSaved,
     apply,
     apply_request,
     project,
 )
-from limpet.stores.row_encryption import hide_goal, hide_request
+from limpet.stores.row_encryption import hide_goal, hide_request, hide_score
 from limpet.stores.rows import RequestRow, RunRow
 
 __all__ = ["Transaction", "references", "request_of"]
@@ -92,8 +94,8 @@ class Transaction:
                 change = change._replace(goal=hide_goal(self.codec, row.id, change.goal))
             if change is not None:
                 row = apply(row, change, now)
-            if delta.request is not None:
-                self._apply_request(row, delta.request)
+            self._apply_request(row, delta.request)
+            self._apply_score(row, delta.score)
         self.tables.save(row)
         if before.worker is not None and row.worker is None:
             self.tables.free_slots(row.number, driven_only=row.status not in ENDED)
@@ -101,7 +103,9 @@ class Transaction:
             for request in self.tables.open_requests(row.number):
                 self._apply_request(row, RequestClosed(request.id, "withdrawn"))
 
-    def _apply_request(self, row: RunRow, change: RequestChange) -> None:
+    def _apply_request(self, row: RunRow, change: RequestChange | None) -> None:
+        if change is None:
+            return
         if isinstance(change, RequestInserted):
             after: RequestRow | None = hide_request(self.codec, change.row)
             before = None
@@ -110,6 +114,15 @@ class Transaction:
             after = apply_request(before, change)
         if after is not None and after != before:
             self.tables.save_request(after, row.number)
+
+    def _apply_score(self, row: RunRow, change: ScoreChange | None) -> None:
+        if change is None:
+            return
+        score = hide_score(self.codec, change.row)
+        if isinstance(change, ScoreSaved):
+            self.tables.save_score(score, row.number)
+        else:
+            self.tables.drop_score(score, row.number)
 
     # Blobs
 

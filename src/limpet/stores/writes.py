@@ -23,6 +23,8 @@ from limpet.events.bodies import (
     RunFailed,
     RunForked,
     RunWaiting,
+    ScoreGiven,
+    ScoreWithdrawn,
 )
 from limpet.ids import check_id
 from limpet.state import AgentState, apply
@@ -523,9 +525,26 @@ def _check_commands(leg: SendCommands) -> None:
     ids = [check_id(body.command) for body in leg.bodies if isinstance(body, Command)]
     if len(set(ids)) != len(ids):
         raise InvalidAppend(run=leg.run, reason="two commands have the same id")
+    for body in leg.bodies:
+        if isinstance(body, ScoreGiven | ScoreWithdrawn):
+            _check_score(leg.run, body)
     decided = [body.request for body in leg.bodies if isinstance(body, RequestAnswered)]
     if len(set(decided)) != len(decided):
         raise InvalidAppend(run=leg.run, reason="a request can only be decided once")
+
+
+def _check_score(run: str, body: ScoreGiven | ScoreWithdrawn) -> None:
+    if not body.score or (body.number is not None and body.number < 1):
+        raise InvalidAppend(run=run, reason="a score needs a name, and a step of at least 1 or none")
+    value = body.value if isinstance(body, ScoreGiven) else None
+    if isinstance(body, ScoreGiven) and value is None and not body.comment:
+        raise InvalidAppend(run=run, reason="a score needs a value, a comment, or both")
+    if isinstance(value, int) and abs(value) > MAX_EXACT:
+        raise InvalidAppend(run=run, reason="the value of a score must be exact as a 64-bit float")
+    for word in (body.score, body.by, value):
+        if isinstance(word, str) and _is_long(word):
+            fix = "Shorten it. Long text belongs in the comment."
+            raise InvalidAppend(run=run, reason=_too_long(word), fix=fix)
 
 
 def _check_bodies(run: str, bodies: tuple[AnyBody, ...], writer: WrittenBy, at_least: int = 1) -> None:
@@ -536,6 +555,8 @@ def _check_bodies(run: str, bodies: tuple[AnyBody, ...], writer: WrittenBy, at_l
         VOCABULARY.check(body)
 
 
+# The largest integer that is exact as a 64-bit float.
+MAX_EXACT = 2**53
 # Indexed text is short, since a database's index stores no more.
 LONGEST_WORD = 500
 

@@ -129,6 +129,8 @@ async def _clerks(app: TestApp) -> None:
     await app.cancel("stopped", reason="stop")
     await app.advance("1h")
     await app.signal("done", "paid", 7)
+    await app.score("done", "quality", 0.5, comment="slow", step=1, by="ann")
+    await app.score("done", "verdict", "good", by="ben")
     await app.advance("1d")
 
 

@@ -23,6 +23,7 @@ FROM_THE_LOG = {
     "streams": 30,
     "requests": 12,
     "labels": 4,
+    "scores": 4,
     "blob_refs": 4,
     "counters": 5,
 }
@@ -99,13 +100,15 @@ class RandomFlips:
 
     def _other(self, value: Any, kind: str, may_be_nothing: bool) -> Any:
         if value is None:
-            return {"INTEGER": 1, "TEXT": "x", "BLOB": b"x"}[kind]
+            return {"INTEGER": 1, "REAL": 0.75, "TEXT": "x", "BLOB": b"x"}[kind]
         if may_be_nothing and self._chance.random() < 0.2:
             return None
         if isinstance(value, int):
             return (
                 value ^ 1 if value in (0, 1) else value + self._chance.choice([1, -1, 1 << self._chance.randrange(50)])
             )
+        if isinstance(value, float):
+            return value + self._chance.choice([1.0, -0.25])
         if not value:
             return "x" if isinstance(value, str) else b"x"
         changed = bytearray(value.encode() if isinstance(value, str) else value)

@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 from threading import Event
 
+import httpx
 import pytest
 
 from limpet import sync
@@ -60,12 +61,12 @@ class Dev:
 
 
 @contextmanager
-def dev(folder: Path, *words: str) -> Iterator[Dev]:
+def dev(folder: Path, *words: str, dashboard: bool = False) -> Iterator[Dev]:
     """Run `limpet dev` on an app in a folder, and wait until it is ready."""
     (folder / "app.py").write_text(APP.replace("{mark}", "1"), encoding="utf-8")
     os.utime(folder / "app.py", ns=(FIRST, FIRST))
     with subprocess.Popen(
-        [LIMPET, "dev", *(words or ("app.py",))],
+        [LIMPET, "dev", *(words or ("app.py",)), *(() if dashboard else ("--no-dashboard",))],
         cwd=folder,
         env=env_of(folder, PYTHONDONTWRITEBYTECODE=""),
         stdout=subprocess.PIPE,
@@ -100,6 +101,22 @@ def test_dev_restarts_with_changed_code(tmp_path: Path, target: str) -> None:
         it.until("Stopping")
         assert it.process.wait() == 0
     assert left_behind(tmp_path) == []
+
+
+def test_dev_serves_the_dashboard_while_the_code_changes(tmp_path: Path) -> None:
+    """The link logs in; the server stays while the worker is restarted, and ends with it, even if it is killed."""
+    with dev(tmp_path, "app.py", "--no-browser", dashboard=True) as it:
+        link = it.until("Dashboard: ").split()[-1]
+        address, _, code = link.partition("/ui/login?code=")
+        it.write("2")
+        it.until("serving echo")
+        assert it.run_echo("two") == "hello2"
+        with httpx.Client(base_url=address, headers={"sec-fetch-site": "same-origin"}, timeout=30) as person:
+            assert person.post("/ui/login", data={"code": code}).status_code == 303
+            assert "two" in person.get("/ui/runs").text
+        assert len(left_behind(tmp_path)) == 3
+        it.process.kill()
+        until_gone(tmp_path)
 
 
 def test_dev_shows_a_load_error_and_keeps_watching(tmp_path: Path) -> None:

@@ -46,14 +46,17 @@ READ = {
         "calls",
     ),
     "doctor",
+    "scores",
 }
+SCORE = {"score", "unscore"}
 CONTROL = {
     *("start", "resume", "extend", "pause", "cancel", "patch", "signal", "batch", "fork", "say", "compact"),
+    *SCORE,
 }
 MAY: Mapping[Role, set[str]] = {
     "viewer": LOOK,
     "operator": LOOK | READ | CONTROL,
-    "approver": {"whoami", "inbox", "request", "precedents", "answer", "approve", "reject"},
+    "approver": {"whoami", "inbox", "request", "precedents", "answer", "approve", "reject", *SCORE},
     "auditor": LOOK | READ | {"tokens", "audit"},
     "worker": set(),
     "admin": LOOK | {"doctor", "grant", "revoke", "prune", "tokens", "create_token", "revoke_token"},
@@ -152,6 +155,9 @@ ARGUMENTS: Mapping[str, Callable[[Tenant], Arguments]] = {
     "reject": lambda t: {"request": t["other payment"], "because": "too much"},
     "grant": lambda t: {"run": t["waiting"], "tool": "matrix_pay"},
     "revoke": lambda t: {"run": t["granted"], "grant": t["grant"]},
+    "score": lambda t: {"run": t["done"], "name": "quality", "value": 1},
+    "unscore": lambda t: {"run": t["done"], "name": "quality"},
+    "scores": lambda t: {"run": t["done"]},
     "fork": lambda t: {"run": t["done"], "at": 1},
     "say": lambda t: {"conversation": t["chat"], "text": "hello"},
     "messages": lambda t: {"conversation": t["chat"]},

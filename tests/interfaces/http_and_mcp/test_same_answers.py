@@ -84,6 +84,11 @@ QUERIES: dict[str, tuple[Any, list[str], Given]] = {
         ["broken", "--last", "1"],
         {"text": "broken", "last": 1},
     ),
+    "scores": (
+        lambda app: app.scores(run="refund-50", name="quality", who="ann"),
+        ["--run", "refund-50", "--name", "quality", "--who", "ann"],
+        {"run": "refund-50", "name": "quality", "who": "ann"},
+    ),
     "errors": (lambda app: app.errors(agent="doors_support"), ["--agent", "doors_support"], {"agent": "doors_support"}),
     "calls": (
         lambda app: app.tool_calls("doors_refund", where=["cents>10", "cents<100"]),

@@ -105,6 +105,25 @@ async def test_results_have_their_types() -> None:
         assert (await far.info("p-1")).labels == {"team": "a"}
 
 
+async def test_a_scored_run_has_its_result() -> None:
+    """Also one that was resumed, and scored after its end; the scores are those of the person with the token."""
+    async with served_app(agents=AGENTS) as (app, address), remote(address) as far:
+        await far.start(fail, "cup", id="f-1")
+        for _ in range(2):
+            with pytest.raises(limpet.RunFailed):
+                await (await far.get("f-1")).result()
+            await far.resume("f-1")
+        with pytest.raises(limpet.RunFailed):
+            await (await far.get("f-1")).result()
+        for number in range(3):
+            given = await far.score("f-1", f"quality-{number}", number, comment="broken")
+        assert [given] == await app.scores(name="quality-2") == await far.scores(name="quality-2")
+        with pytest.raises(limpet.RunFailed):
+            await (await far.get("f-1")).result()
+        await far.unscore("f-1", "quality-2")
+        assert [each.name for each in await far.scores(run="f-1")] == ["quality-1", "quality-0"]
+
+
 async def test_a_large_result_arrives_whole() -> None:
     """In pieces, whatever it contains."""
     async with served_app(agents=AGENTS) as (_, address), remote(address) as far:

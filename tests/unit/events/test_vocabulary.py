@@ -183,6 +183,8 @@ def test_the_commands_are_a_closed_list() -> None:
         "cancel.requested",
         "pause.requested",
         "resume.requested",
+        "score.given",
+        "score.withdrawn",
         "audit.recorded",
     }
 

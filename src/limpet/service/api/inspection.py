@@ -18,6 +18,7 @@ from limpet.service.api.run_filters import (
     CreatedSince,
     WithLabels,
     WithParent,
+    WithScore,
     WithSession,
     WithStatus,
     WithText,
@@ -50,6 +51,7 @@ from limpet.service.prompts import PromptView, context_of, read_prompt
 from limpet.service.queries import check_last, cursor_at, labels_of, place_of, statuses_of, time_before
 from limpet.service.report import Report, outcome, report
 from limpet.service.resolve import each_run, each_updated, run_of, runs_in, updated_in
+from limpet.service.scores import newest_scores, score_condition
 from limpet.service.step_details import StepDetail, step_detail
 from limpet.service.steps import StepInfo, step_infos
 from limpet.service.tasks import filter_of, read_task
@@ -99,6 +101,7 @@ class Inspection(AppCore):
         ] = None,
         labels: WithLabels = (),
         text: WithText = None,
+        scored: WithScore = None,
         since: CreatedSince = None,
         until: CreatedBefore = None,
         sort: Annotated[
@@ -126,6 +129,7 @@ class Inspection(AppCore):
             created_from=None if since is None else await time_before(self.store, since, "since"),
             created_before=None if until is None else await time_before(self.store, until, "until"),
             text=text,
+            scored=score_condition(scored),
         )
         fleet, is_updated = await self._live_workers(), sort == "updated"
         before = place_of(cursor) if is_updated else number_of(cursor)
@@ -179,7 +183,8 @@ class Inspection(AppCore):
         info, workers = await self._info(run), await self._live_workers()
         requests = tuple([each async for each in self._requests(info)])
         is_served = info.version in workers.served.get(info.agent, ())
-        return await report(self.store, info, requests, is_served=is_served)
+        scores = await newest_scores(self.store, await run_of(self.store, run))
+        return await report(self.store, info, requests, scores, is_served=is_served)
 
     async def _requests(self, info: RunInfo, levels: int = CALLED) -> AsyncIterator[Request]:
         """Yield the open requests of a run, then those of the runs that it waits for."""

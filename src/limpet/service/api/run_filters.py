@@ -11,6 +11,7 @@ __all__ = [
     "CreatedSince",
     "WithLabels",
     "WithParent",
+    "WithScore",
     "WithSession",
     "WithStatus",
     "WithText",
@@ -34,6 +35,13 @@ WithLabels = Annotated[
 ]
 WithText = Annotated[
     str | None, Param(description="Contained in id, agent, goal or the value of a label.", examples=["refund"])
+]
+WithScore = Annotated[
+    str | None,
+    Param(
+        description="Only runs with such a score, of the run or a step: quality, quality<0.5, correct=false.",
+        examples=["quality<0.5"],
+    ),
 ]
 CreatedSince = Annotated[Since, Param(description="Created since then: 7d before now, or a time.")]
 CreatedBefore = Annotated[Since, Param(description="Created before then: 1d before now, or a time.")]

@@ -94,7 +94,8 @@ class Streams(AppCore):
                     for item in await viewer.take():
                         if item.event.seq <= after:
                             continue
-                        after, is_whole = item.event.seq, item.event.kind not in ENDS
+                        after = item.event.seq
+                        is_whole = is_whole and item.event.kind not in ENDS  # events may follow the end
                         yield await item.view()
             finally:
                 self._feed.remove(viewer, run)

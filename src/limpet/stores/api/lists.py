@@ -1,17 +1,35 @@
-"""Lists: runs, requests, streams and contracts, by filter and by page."""
+"""Lists: runs, requests, scores, streams and contracts, by filter and by page."""
 
 from collections.abc import Collection, Mapping, Sequence
 
 from limpet.stores import writes
 from limpet.stores.api.base import LARGEST_PAGE, StoreBase, check_page
-from limpet.stores.row_encryption import hide_filter, reveal_contract, reveal_request, reveal_row
-from limpet.stores.rows import ContractRow, Place, RequestFilter, RequestRow, RowPage, RunFilter, RunRow
+from limpet.stores.row_encryption import (
+    hide_filter,
+    hide_score_filter,
+    reveal_contract,
+    reveal_request,
+    reveal_row,
+    reveal_score,
+)
+from limpet.stores.rows import (
+    ContractRow,
+    Place,
+    RequestFilter,
+    RequestRow,
+    RowPage,
+    RunFilter,
+    RunRow,
+    ScoreFilter,
+    ScoreRow,
+)
 from limpet.stores.search import row_contains
 
 __all__ = ["Lists"]
 
 EVERYTHING = RunFilter()
 OPEN = RequestFilter()
+ALL_SCORES = ScoreFilter()
 
 
 class Lists(StoreBase):
@@ -75,6 +93,13 @@ class Lists(StoreBase):
     async def count_requests(self) -> int:
         """Return the number of open requests."""
         return await self._ask(self._backend.count_requests)
+
+    async def scores(self, where: ScoreFilter = ALL_SCORES, *, limit: int = LARGEST_PAGE) -> list[ScoreRow]:
+        """Return matching scores, newest first. To continue, pass time, run and sequence of the last as `before`."""
+        check_page(limit, LARGEST_PAGE + 1)  # one more, to find out whether there are more
+        wanted = hide_score_filter(self.codec, where)
+        found = await self._ask(lambda: self._backend.scores(wanted, limit))
+        return [reveal_score(self.codec, row) for row in found]
 
     async def streams(self, *, after: int = 0, limit: int = LARGEST_PAGE) -> list[tuple[int, str]]:
         """Return the numbers and ids of all runs and conversations, in order; pass the last number as `after` to

@@ -10,8 +10,8 @@ from limpet.stores.api.base import LARGEST_PAGE
 from limpet.stores.api.logs import Logs
 from limpet.stores.cipher import rotated
 from limpet.stores.rebuild import Derived, derive, derive_row, differences, earliest, latest
-from limpet.stores.row_encryption import hide_row, reveal_request
-from limpet.stores.rows import RequestFilter
+from limpet.stores.row_encryption import hide_row, reveal_request, reveal_score
+from limpet.stores.rows import RequestFilter, ScoreFilter
 
 __all__ = ["Maintenance"]
 
@@ -32,7 +32,9 @@ class Maintenance(Logs):
         return await self._submit(writes.Prune(runs=tuple(runs.items())))
 
     async def rebuild(self, run: str) -> None:
-        """Rebuild everything that is derived from a log: its row, labels, requests and references to blobs."""
+        """Rebuild everything that is derived from a log: its row, labels, requests, scores and references to
+        blobs.
+        """
         await self._submit(writes.Rebuild(run=run))
 
     async def rotate_keys(self) -> None:
@@ -56,6 +58,7 @@ class Maintenance(Logs):
             requests = await self._ask(
                 lambda: self._backend.requests(RequestFilter(status=None, run=run), row.seq + 1)  # noqa: B023
             )
+            scores = await self._ask(lambda: self._backend.scores(ScoreFilter(run=run), row.seq + 1))  # noqa: B023
             blobs = await self.references(run)
             labels = await self._ask(lambda: self._backend.labels(run))
             commands = await self._ask(lambda: self._backend.commands(run))
@@ -69,7 +72,9 @@ class Maintenance(Logs):
         requests = [reveal_request(self.codec, each) for each in requests]
         since, derived = derive_row(row.number, log, earliest), derive(row.number, log, PLAIN, latest)
         derived = derived._replace(blobs=(*derived.blobs, *await self._late_blobs(run)))
-        found = differences(Derived(row, tuple(requests), tuple(blobs), tuple(commands), tuple(steps)), derived, since)
+        rated = tuple(reveal_score(self.codec, each) for each in scores)
+        stored = Derived(row, tuple(requests), tuple(blobs), tuple(commands), tuple(steps), rated)
+        found = differences(stored, derived, since)
         if sorted(labels) != sorted(hide_row(self.codec, derived.row).labels.items()):
             found.append(f"labels: {len(labels)} are indexed, but the log has {len(derived.row.labels)}")
         return found

@@ -261,6 +261,9 @@ DELETE FROM {schema}.labels WHERE run = ANY(%b::bigint[])
 -- name: delete_requests
 DELETE FROM {schema}.requests WHERE run = ANY(%b::bigint[])
 
+-- name: delete_scores
+DELETE FROM {schema}.scores WHERE run = ANY(%b::bigint[])
+
 -- name: delete_blob_refs
 DELETE FROM {schema}.blob_refs WHERE run = ANY(%b::bigint[])
 
@@ -394,6 +397,45 @@ AND (r.opened, r.id) > (%(after_opened)b::bigint, %(after_id)b::text COLLATE "C"
 
 -- name: requests.order
 ORDER BY r.opened, r.id LIMIT %(limit)b::bigint
+
+-- name: score_columns
+s.id, c.name, c.by, c.step, c.seq, c.time, c.number, c.text
+
+-- name: save_score
+INSERT INTO {schema}.scores (run, name, by, step, seq, time, number, text)
+VALUES (%b::bigint, %b::text, %b::text, %b::bigint, %b::bigint, %b::bigint, %b::float8, %b::text)
+ON CONFLICT (run, name, by, step) DO UPDATE SET seq = excluded.seq, time = excluded.time, number = excluded.number,
+    text = excluded.text
+
+-- name: drop_score
+DELETE FROM {schema}.scores WHERE run = %b::bigint AND name = %b::text AND by = %b::text AND step = %b::bigint
+
+-- name: drop_scores
+DELETE FROM {schema}.scores WHERE run = %b::bigint
+
+-- name: scores
+SELECT {score_columns} FROM {schema}.scores AS c JOIN {schema}.streams AS s ON s.number = c.run WHERE true
+
+-- name: scores.run
+AND s.id = %(run)b::text
+
+-- name: scores.name
+AND c.name = %(name)b::text
+
+-- name: scores.by
+AND c.by = %(by)b::text
+
+-- name: scores.step
+AND c.step = %(step)b::bigint
+
+-- name: scores.time_from
+AND c.time >= %(time_from)b::bigint
+
+-- name: scores.before
+AND (c.time, s.id, c.seq) < (%(before_time)b::bigint, %(before_run)b::text COLLATE "C", %(before_seq)b::bigint)
+
+-- name: scores.order
+ORDER BY c.time DESC, s.id DESC, c.seq DESC LIMIT %(limit)b::bigint
 
 -- name: end_leases
 UPDATE {schema}.workers SET lease_until = 0 WHERE id = ANY(%b::text[]) AND host = %b::text
@@ -705,6 +747,8 @@ UNION ALL SELECT 'labels', t.run, count(*) FROM {schema}.labels AS t
 WHERE NOT EXISTS (SELECT 1 FROM {schema}.streams AS s WHERE s.number = t.run) GROUP BY t.run
 UNION ALL SELECT 'requests', t.run, count(*) FROM {schema}.requests AS t
 WHERE NOT EXISTS (SELECT 1 FROM {schema}.streams AS s WHERE s.number = t.run) GROUP BY t.run
+UNION ALL SELECT 'scores', t.run, count(*) FROM {schema}.scores AS t
+WHERE NOT EXISTS (SELECT 1 FROM {schema}.streams AS s WHERE s.number = t.run) GROUP BY t.run
 UNION ALL SELECT 'blob_refs', t.run, count(*) FROM {schema}.blob_refs AS t
 WHERE NOT EXISTS (SELECT 1 FROM {schema}.streams AS s WHERE s.number = t.run) GROUP BY t.run
 UNION ALL SELECT 'snapshots', t.run, count(*) FROM {schema}.snapshots AS t
@@ -783,6 +827,16 @@ AND s.conversation = %(conversation)b::text
 
 -- name: runs.label
 AND s.number IN (SELECT l.run FROM {schema}.labels AS l WHERE l.name = %%(label_name_%d)b::text AND l.value = %%(label_value_%d)b::text)
+
+-- name: runs.scored
+AND s.number IN (SELECT c.run FROM {schema}.scores AS c WHERE c.name = %(scored_name)b::text)
+
+-- name: runs.scored_number
+AND s.number IN (SELECT c.run FROM {schema}.scores AS c WHERE c.name = %(scored_name)b::text
+    AND c.number >= %(scored_least)b::float8 AND c.number <= %(scored_most)b::float8)
+
+-- name: runs.scored_text
+AND s.number IN (SELECT c.run FROM {schema}.scores AS c WHERE c.name = %(scored_name)b::text AND c.text = %(scored_text)b::text)
 
 -- name: runs.created_from
 AND s.created >= %(created_from)b::bigint

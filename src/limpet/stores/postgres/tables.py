@@ -36,7 +36,18 @@ from limpet.stores.postgres.parameters import compiled
 from limpet.stores.postgres.text import plain, safe
 from limpet.stores.postgres.wire import BoundStatement, Result, Wire, decoded
 from limpet.stores.processes import has_ended, this_process
-from limpet.stores.rows import ContractRow, DutyRow, KeyRow, Late, RequestRow, RunRow, Snapshot, TokenRow, WorkerRow
+from limpet.stores.rows import (
+    ContractRow,
+    DutyRow,
+    KeyRow,
+    Late,
+    RequestRow,
+    RunRow,
+    ScoreRow,
+    Snapshot,
+    TokenRow,
+    WorkerRow,
+)
 from limpet.stores.writes import Extension
 
 __all__ = ["PostgresTables", "ProcessWorkers", "TransactionParts"]
@@ -243,6 +254,7 @@ class PostgresTables:
         self,
         row: RunRow,
         requests: Sequence[RequestRow],
+        scores: Sequence[ScoreRow],
         blobs: Sequence[int],
         steps: Sequence[tuple[int, int | None]],
     ) -> None:
@@ -250,12 +262,14 @@ class PostgresTables:
         self._flush()
         _, *values = safe(columns(row))
         self._later("rewrite", *values, row.number)
-        for name in ("drop_labels", "drop_requests"):
+        for name in ("drop_labels", "drop_requests", "drop_scores"):
             self._later(name, row.number)
         self._label([(row.number, row)])
         self._later("index_steps", row.number, [seq for seq, _ in steps], [step for _, step in steps])
         for request in requests:
             self.save_request(request, row.number)
+        for score in scores:
+            self.save_score(score, row.number)
         if blobs:
             self.refer([(row.number, blob) for blob in blobs])
         self._rows[row.id] = row
@@ -371,6 +385,18 @@ class PostgresTables:
     def open_requests(self, number: int) -> list[RequestRow]:
         """Return the open requests of a run."""
         return [request_of(plain(found)) for found in self._query("open_requests", number)]
+
+    # Scores
+
+    def save_score(self, row: ScoreRow, number: int) -> None:
+        """Insert a score's row, or replace the one with the same key."""
+        self._flush()
+        self._later("save_score", number, *safe(astuple(row)[1:]))
+
+    def drop_score(self, row: ScoreRow, number: int) -> None:
+        """Delete the score's row with the same key."""
+        self._flush()
+        self._later("drop_score", number, *safe([row.name, row.by, row.step]))
 
     # Workers, claims and slots
 

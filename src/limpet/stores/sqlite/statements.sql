@@ -207,6 +207,45 @@ AND (r.opened, r.id) > (:after_opened, :after_id)
 -- name: requests.order
 ORDER BY r.opened, r.id LIMIT :limit
 
+-- name: score_columns
+s.id, c.name, c.by, c.step, c.seq, c.time, c.number, c.text
+
+-- name: save_score
+INSERT INTO limpet_scores (run, name, by, step, seq, time, number, text)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+ON CONFLICT (run, name, by, step) DO UPDATE SET seq = excluded.seq, time = excluded.time, number = excluded.number,
+    text = excluded.text
+
+-- name: drop_score
+DELETE FROM limpet_scores WHERE run = ?1 AND name = ?2 AND by = ?3 AND step = ?4
+
+-- name: drop_scores
+DELETE FROM limpet_scores WHERE run = ?1
+
+-- name: scores
+SELECT {score_columns} FROM limpet_scores AS c JOIN limpet_streams AS s ON s.number = c.run WHERE true
+
+-- name: scores.run
+AND s.id = :run
+
+-- name: scores.name
+AND c.name = :name
+
+-- name: scores.by
+AND c.by = :by
+
+-- name: scores.step
+AND c.step = :step
+
+-- name: scores.time_from
+AND c.time >= :time_from
+
+-- name: scores.before
+AND (c.time, s.id, c.seq) < (:before_time, :before_run, :before_seq)
+
+-- name: scores.order
+ORDER BY c.time DESC, s.id DESC, c.seq DESC LIMIT :limit
+
 -- name: workers
 SELECT id, host, agents, started, lease_until FROM limpet_workers ORDER BY started, id
 
@@ -349,6 +388,9 @@ DELETE FROM limpet_labels WHERE run IN (SELECT value FROM json_each(?1))
 -- name: delete_requests
 DELETE FROM limpet_requests WHERE run IN (SELECT value FROM json_each(?1))
 
+-- name: delete_scores
+DELETE FROM limpet_scores WHERE run IN (SELECT value FROM json_each(?1))
+
 -- name: delete_blob_refs
 DELETE FROM limpet_blob_refs WHERE run IN (SELECT value FROM json_each(?1))
 
@@ -473,6 +515,8 @@ UNION ALL SELECT 'labels', t.run, count(*) FROM limpet_labels AS t
 WHERE NOT EXISTS (SELECT 1 FROM limpet_streams AS s WHERE s.number = t.run) GROUP BY t.run
 UNION ALL SELECT 'requests', t.run, count(*) FROM limpet_requests AS t
 WHERE NOT EXISTS (SELECT 1 FROM limpet_streams AS s WHERE s.number = t.run) GROUP BY t.run
+UNION ALL SELECT 'scores', t.run, count(*) FROM limpet_scores AS t
+WHERE NOT EXISTS (SELECT 1 FROM limpet_streams AS s WHERE s.number = t.run) GROUP BY t.run
 UNION ALL SELECT 'blob_refs', t.run, count(*) FROM limpet_blob_refs AS t
 WHERE NOT EXISTS (SELECT 1 FROM limpet_streams AS s WHERE s.number = t.run) GROUP BY t.run
 UNION ALL SELECT 'snapshots', t.run, count(*) FROM limpet_snapshots AS t
@@ -548,6 +592,16 @@ AND s.conversation = :conversation
 
 -- name: runs.label
 AND s.number IN (SELECT l.run FROM limpet_labels AS l WHERE l.name = :label_name_%d AND l.value = :label_value_%d)
+
+-- name: runs.scored
+AND s.number IN (SELECT c.run FROM limpet_scores AS c WHERE c.name = :scored_name)
+
+-- name: runs.scored_number
+AND s.number IN (SELECT c.run FROM limpet_scores AS c WHERE c.name = :scored_name
+    AND c.number >= :scored_least AND c.number <= :scored_most)
+
+-- name: runs.scored_text
+AND s.number IN (SELECT c.run FROM limpet_scores AS c WHERE c.name = :scored_name AND c.text = :scored_text)
 
 -- name: runs.created_from
 AND s.created >= :created_from

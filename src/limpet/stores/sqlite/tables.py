@@ -25,7 +25,18 @@ from limpet.stores.columns import (
     token_of,
     worker_of,
 )
-from limpet.stores.rows import ContractRow, DutyRow, KeyRow, Late, RequestRow, RunRow, Snapshot, TokenRow, WorkerRow
+from limpet.stores.rows import (
+    ContractRow,
+    DutyRow,
+    KeyRow,
+    Late,
+    RequestRow,
+    RunRow,
+    ScoreRow,
+    Snapshot,
+    TokenRow,
+    WorkerRow,
+)
 from limpet.stores.sqlite.locks import WorkerLocks
 from limpet.stores.writes import Extension
 
@@ -172,17 +183,20 @@ class SqliteTables:
         self,
         row: RunRow,
         requests: Sequence[RequestRow],
+        scores: Sequence[ScoreRow],
         blobs: Sequence[int],
         steps: Sequence[tuple[int, int | None]],
     ) -> None:
         """Replace everything that is derived from a stream's log."""
         self._run("rewrite", *columns(row))
         self._many("index_step", [(row.number, seq, step) for seq, step in steps])
-        for name in ("drop_labels", "drop_requests"):
+        for name in ("drop_labels", "drop_requests", "drop_scores"):
             self._run(name, row.number)
         self._many("add_label", [(name, value, row.number) for name, value in row.labels.items()])
         for request in requests:
             self.save_request(request, row.number)
+        for score in scores:
+            self.save_score(score, row.number)
         self.refer([(row.number, blob) for blob in blobs])
 
     def recount(self) -> None:
@@ -305,6 +319,16 @@ class SqliteTables:
         if not self._has_requests:
             return []
         return [request_of(found) for found in self._all("open_requests", number)]
+
+    # Scores
+
+    def save_score(self, row: ScoreRow, number: int) -> None:
+        """Insert a score's row, or replace the one with the same key."""
+        self._run("save_score", number, *astuple(row)[1:])
+
+    def drop_score(self, row: ScoreRow, number: int) -> None:
+        """Delete the score's row with the same key."""
+        self._run("drop_score", number, row.name, row.by, row.step)
 
     # Workers, claims and slots
 

@@ -44,6 +44,7 @@ from limpet.web.ui.rendering import render
 from limpet.web.ui.return_paths import remember_path
 from limpet.web.ui.run_list import runs_page
 from limpet.web.ui.run_pages import compare_page, conversation_page, log_page, run_page, value_page
+from limpet.web.ui.score_pages import submit_score
 from limpet.web.ui.start_pages import start_page, submit_start
 from limpet.web.ui.talk_pages import submit_message, talk_page, talks_page
 
@@ -91,6 +92,7 @@ PAGES: Mapping[tuple[str, tuple[str, ...]], Page] = {
     ("GET", ("conversations",)): talks_page,
     ("GET", ("conversations", "*")): talk_page,
     ("POST", ("conversations", "*")): submit_message,
+    ("POST", ("runs", "*", "scores")): submit_score,
     ("GET", ("operations",)): operations_page,
     ("GET", ("inbox",)): inbox_page,
     ("GET", ("inbox", "*")): request_page,
