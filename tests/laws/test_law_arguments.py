@@ -647,7 +647,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     ),
     "state": (Example({"run": "done"}, {"before": None, "after": None, "seq": None, "at": None, "steps": 5}),),
     "stats": (Example({}),),
-    "activity": (Example({}, {"agent": None, "last": 5}),),
+    "activity": (Example({}, {"agent": None, "until": None, "last": 5}),),
     "show": (Example({"run": "done"}),),
     "step": (Example({"run": "done", "step": 1}),),
     "steps": (Example({"run": "done"}, {"limit": 5, "cursor": None, "newest": True, "seq": 3}),),

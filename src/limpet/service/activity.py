@@ -85,7 +85,7 @@ class Activity:
     period_seconds: int
     """Length of a period."""
     periods: tuple[ActivityPeriod, ...]
-    """The periods since then, until now, the newest 48 at most."""
+    """The periods since then, the newest 48 at most."""
     oldest_request: datetime | None
     """Since when the oldest open request waits."""
     median_request: datetime | None
@@ -94,10 +94,10 @@ class Activity:
     """By agent; the one with the most runs is first."""
 
 
-async def activity_of(store: Store, last: int, agent: str | None = None) -> Activity:
-    """Return how the newest runs went, without those of built-in agents."""
-    now, rows = await store.now(), list[RunRow]()
-    async for row in each_run(store, RunFilter(agent=agent), page=min(last, LARGEST_PAGE)):
+async def activity_of(store: Store, last: int, agent: str | None, end: int) -> Activity:
+    """Return how the newest runs before a time went, without those of built-in agents."""
+    rows: list[RunRow] = []
+    async for row in each_run(store, RunFilter(agent=agent, created_before=end + 1), page=min(last, LARGEST_PAGE)):
         if not row.agent.startswith(OWN):
             rows.append(row)
         if len(rows) == last:
@@ -105,7 +105,7 @@ async def activity_of(store: Store, last: int, agent: str | None = None) -> Acti
     opened = sorted(each.opened for each in await store.requests(RequestFilter(), limit=REQUESTS))
     ended = [row for row in rows if row.ended is not None]
     since = min((row.created for row in rows), default=None)
-    covered = (now - (since or now)) / SECOND
+    covered = (end - (since or end)) / SECOND
     length = next((each for each in LENGTHS if covered <= each * (PERIODS - 1)), LENGTHS[-1])
     return Activity(
         runs=len(rows),
@@ -114,7 +114,7 @@ async def activity_of(store: Store, last: int, agent: str | None = None) -> Acti
         cost=sum(row.cost for row in rows),
         since=to_datetime_or_none(since),
         period_seconds=length,
-        periods=() if since is None else _periods(rows, opened, since, max(now, since), length * SECOND),
+        periods=() if since is None else _periods(rows, opened, since, max(end, since), length * SECOND),
         oldest_request=to_datetime(opened[0]) if opened else None,
         median_request=to_datetime(opened[len(opened) // 2]) if opened else None,
         agents=_by_agent(rows),
@@ -122,7 +122,7 @@ async def activity_of(store: Store, last: int, agent: str | None = None) -> Acti
 
 
 def _periods(
-    rows: Sequence[RunRow], opened: Sequence[int], since: int, now: int, length: int
+    rows: Sequence[RunRow], opened: Sequence[int], since: int, end: int, length: int
 ) -> tuple[ActivityPeriod, ...]:
     created = Counter(row.created // length for row in rows)
     completed, failed = (
@@ -130,7 +130,7 @@ def _periods(
         for status in ("completed", "failed")
     )
     oldest = {time // length: time for time in reversed(opened)}
-    last = now // length
+    last = end // length
     return tuple(
         ActivityPeriod(
             start=to_datetime(each * length),

@@ -7,6 +7,7 @@ import pytest
 
 import limpet
 from limpet import RunFailed
+from limpet.events import AnyBody, Event
 from limpet.service.timeline import TimelineRow
 
 
@@ -128,7 +129,12 @@ async def test_a_page_of_a_timeline_reads_only_its_part_of_the_log(monkeypatch: 
         assert found == whole
         read: list[int] = []
         events = app.store.decode
-        monkeypatch.setattr(app.store, "decode", lambda event: read.append(event.seq) or events(event))
+
+        def decode(event: Event) -> AnyBody:
+            read.append(event.seq)
+            return events(event)
+
+        monkeypatch.setattr(app.store, "decode", decode)
         middle = await app.timeline("r", limit=3, cursor="30")
         assert [row.number for row in middle if row.number] == [31, 32, 33]
         assert len(read) < 40

@@ -22,6 +22,7 @@ OPERATIONS = {name: each for name, each in operations_of(limpet.App).items() if 
 Given = dict[str, Any]
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 # Every operation: the call in Python, its command line arguments, and its parameters for the other interfaces.
+THEN = "2100-01-01T00:00:00Z"
 QUERIES: dict[str, tuple[Any, list[str], Given]] = {
     "runs": (
         lambda app: app.runs(status="completed", user="ann", conversation="chat-7", last=5),
@@ -98,7 +99,11 @@ QUERIES: dict[str, tuple[Any, list[str], Given]] = {
     "agents": (lambda app: app.agents(), [], {}),
     "workers": (lambda app: app.workers(), [], {}),
     "stats": (lambda app: app.stats(), [], {}),
-    "activity": (lambda app: app.activity(last=5), ["--last", "5"], {"last": 5}),
+    "activity": (
+        lambda app: app.activity(last=5, until=THEN),
+        ["--last", "5", "--until", THEN],
+        {"last": 5, "until": THEN},
+    ),
 }
 
 
@@ -186,7 +191,7 @@ async def test_all_interfaces_show_the_same_request(url: str, server: httpx.Clie
         wanted = hide_secrets_in(as_json(await app.request(asked.id)))
         assert wanted["decision"]["status"] == "open"
         assert http_get(server, "request", {"request": asked.id}).json() == wanted
-        followed = {"items": [], "next": None}
+        followed: Given = {"items": [], "next": None}
         assert http_get(server, "precedents", {"request": asked.id}).json() == followed
         assert await to_thread(run_command, url, "precedents", [asked.id]) == followed
         assert await call_json(pipes, "request", request=asked.id) == wanted

@@ -6,10 +6,11 @@ from limpet.arguments import checked
 from limpet.clock import Duration, microseconds
 from limpet.service.activity import Activity, activity_of
 from limpet.service.api.core import AppCore
+from limpet.service.api.run_filters import CreatedBefore
 from limpet.service.doctor import CheckOptions, Finding, check_store
 from limpet.service.operation import AgentName, InDoors, Last, Param, query
 from limpet.service.page import Page
-from limpet.service.queries import check_last
+from limpet.service.queries import check_last, time_before
 from limpet.service.workers import AgentInfo, Stats, WorkerInfo, agents_of, stats_of, workers_of
 
 __all__ = ["Fleet"]
@@ -37,12 +38,13 @@ class Fleet(AppCore):
         return await stats_of(self.store, self._time.now())
 
     @query("/activity", needs="look", is_large=True, example="--last 200 --agent support")
-    async def activity(self, *, agent: AgentName = None, last: Last = 1000) -> Activity:
+    async def activity(self, *, agent: AgentName = None, until: CreatedBefore = None, last: Last = 1000) -> Activity:
         """Show how the newest runs went: how many ended and failed over time, how long requests wait, and the success,
         duration and cost of each agent's runs.
         """
         check_last(last)
-        return await activity_of(self.store, last, agent)
+        end = await self.store.now() if until is None else await time_before(self.store, until, "until")
+        return await activity_of(self.store, last, agent, end)
 
     @query("/doctor", needs=("payloads", "maintain"), is_large=True)
     async def doctor(

@@ -14,7 +14,7 @@ __all__ = ["FILTERS", "STATUSES", "filters_in", "runs_page", "with_shown"]
 ON_A_PAGE = 50
 STATUSES = get_args(Status)
 # Filters of the list that are texts.
-FILTERS = ("agent", "session", "user", "text", "waits_for", "parent", "fork_of", "conversation", "since")
+FILTERS = ("agent", "session", "user", "text", "waits_for", "parent", "fork_of", "conversation", "scored", "since")
 
 
 async def runs_page(page: PageContext) -> Response:
