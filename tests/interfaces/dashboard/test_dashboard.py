@@ -288,7 +288,9 @@ async def test_operators_see_what_needs_them() -> None:
     async with dashboard() as (app, address), logged_in(app, address) as ann:
         await app.pause("ask-1", reason=HOSTILE)
         async with asyncio.timeout(30):
-            while "Waiting for an operator: 1. Agents without a worker: 0." not in (page := await ann.page("/operations")):
+            while "Waiting for an operator: 1. Agents without a worker: 0." not in (
+                page := await ann.page("/operations")
+            ):
                 pass
         assert html.escape(HOSTILE).replace("&quot;", "&#34;").replace("&#x27;", "&#39;") in page
         assert "<img" not in page
