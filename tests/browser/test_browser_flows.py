@@ -236,3 +236,22 @@ async def test_a_page_says_that_the_store_is_away_and_is_live_again_by_itself(mo
 
 async def _fails(*_: Any) -> Any:
     raise limpet.StoreUnavailable(reason="the disk is gone")
+
+
+async def test_one_stream_serves_all_tabs_and_none_that_are_hidden() -> None:
+    """A change is shown in both tabs; the other tab follows on when the first is closed."""
+    async with shop() as (app, address, page):
+        streams: list[str] = []
+        page.context.on("request", lambda sent: streams.append(sent.url) if sent.url.endswith("/ui/stream") else None)
+        await app.start(seller, Sale(name="kettle"), id="sale-1")
+        await page.goto(f"{address}/ui/runs/sale-1")
+        await expect(page.locator(".live")).to_have_text("Live")
+        other = await page.context.new_page()
+        await other.goto(f"{address}/ui/runs")
+        await expect(other.locator("tbody")).to_contain_text("Waiting")
+        assert len(streams) == 1
+        await page.goto("about:blank")
+        await expect(other.locator(".live")).to_have_text("Live")
+        await app.signal("sale-1", "go", "yes")
+        await expect(other.locator("tbody")).to_contain_text("Completed")
+        assert len(streams) == 2

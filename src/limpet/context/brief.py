@@ -21,7 +21,8 @@ from limpet.times import to_datetime, to_datetime_or_none
 __all__ = ["ENDS", "Brief", "BriefFact", "BriefStep", "Choice", "Chosen", "brief", "chosen_of"]
 
 # Maximum number of each that is shown; the newest are kept.
-STEPS, DECISIONS, ERRORS, FACTS = 20, 10, 5, 20
+STEPS, DECISIONS, ERRORS, FACTS, PLAN = 20, 10, 5, 20, 20
+LEFT = ("pending", "doing")
 SHORT, LONG = 200, 2000
 # Characters after the cut that redaction still reads, for secrets that start before the cut.
 BEYOND = 20_000
@@ -122,6 +123,10 @@ class Brief:
     """The consequence if the request expires without an answer."""
     goal: str = ""
     """Goal of the run."""
+    key: str = ""
+    """Idempotency key of the call that would be approved."""
+    plan: tuple[str, ...] = ()
+    """The items of the plan that are not done."""
     steps: tuple[BriefStep, ...] = ()
     """The last steps."""
     earlier_steps: int = 0
@@ -155,6 +160,8 @@ def brief(
         choices=_choices(opened),
         if_unanswered=_if_unanswered(opened, state.deadline),
         goal=hide_secrets(working.goal),
+        key=opened.key,
+        plan=tuple(_cut(each.item, SHORT) for each in working.items if each.status in LEFT)[:PLAN],
         steps=tuple(_step(step) for step in steps[-STEPS:]),
         earlier_steps=max(state.position.step - len(steps[-STEPS:]), 0),
         decisions=tuple(chosen_of(decision) for decision in state.decisions)[-DECISIONS:],
@@ -306,11 +313,23 @@ def _why_asked(opened: b.RequestOpened, state: RunState) -> str:
     return f"{has}, and the run {fork}: it needs approval before it runs."
 
 
+def _undo(opened: b.RequestOpened) -> str:
+    match opened.undo:
+        case "compensated":
+            return "Its compensation undoes it if the run is cancelled later."
+        case "never":
+            return "It cannot be undone."
+        case None:
+            return "It declares no way to undo it."
+
+
 def _choices(opened: b.RequestOpened) -> tuple[Choice, ...]:
     match opened.kind:
         case "approval":
             return (
-                Choice(answer="approve", effect=f"{opened.tool} runs once, with exactly these arguments."),
+                Choice(
+                    answer="approve", effect=f"{opened.tool} runs once, with exactly these arguments. {_undo(opened)}"
+                ),
                 Choice(answer="approve with other arguments", effect=f"{opened.tool} runs once, with those."),
                 Choice(
                     answer="reject",

@@ -363,6 +363,10 @@ class RequestOpened(Body, frozen=True, kw_only=True):
     """An earlier request for the same step, which was approved and could not be used."""
     again: Literal["changed", "late"] | None = None
     """Why the earlier approval could not be used: the data shown has changed, or the approval expired."""
+    key: str = ""
+    """Idempotency key of the call, if it is approved as shown. Empty for a read."""
+    undo: Literal["compensated", "never"] | None = None
+    """Whether a compensation undoes the call if the run is cancelled later, or nothing does; None: not declared."""
 
 
 class RequestAnswered(Command, frozen=True, kw_only=True):

@@ -205,7 +205,7 @@ KINDS = (
     Kind("value.recorded", 1, b.ValueRecorded, _OWNER),
     Kind("version.chosen", 1, b.VersionChosen, _OWNER),
     Kind("risk.flagged", 1, b.RiskFlagged, _OWNER),
-    Kind("request.opened", 2, b.RequestOpened, _OWNER),
+    Kind("request.opened", 3, b.RequestOpened, _OWNER),
     Kind("request.answered", 1, b.RequestAnswered, _COMMAND),
     Kind("request.expired", 1, b.RequestExpired, _OWNER),
     Kind("grant.given", 2, b.GrantGiven, _COMMAND),
@@ -249,6 +249,7 @@ def _unchanged(body: dict[str, Any]) -> dict[str, Any]:
 # One function per version step of a kind: ("step.completed", 1) lifts a body of version 1 to version 2.
 UPCASTS: Upcasts = {
     ("request.opened", 1): _unchanged,  # version 2 adds `seen`, `valid`, `instead_of` and `again`
+    ("request.opened", 2): _unchanged,  # version 3 adds `key` and `undo`
     ("run.created", 1): _unchanged,  # version 2 adds `live`
     ("run.forked", 1): _unchanged,  # version 2 adds `live`
     ("step.started", 1): _unchanged,  # version 2 adds `made_up`

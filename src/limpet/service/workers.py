@@ -1,5 +1,6 @@
 """Agents, workers and counts of a store."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,8 +10,9 @@ from limpet.engine.execution.views import WaitsFor
 from limpet.engine.run.conversation import INTERRUPT
 from limpet.events.values import parse
 from limpet.service.batch_agent import OWN
+from limpet.service.resolve import each_run
 from limpet.service.views import LIVE, wait_info
-from limpet.stores import RunRow, Store
+from limpet.stores import RunFilter, RunRow, Store
 from limpet.times import to_datetime
 
 __all__ = [
@@ -54,6 +56,8 @@ class WorkerInfo:
     """When it started."""
     lease_until: datetime
     """End of its lease."""
+    runs: int = 0
+    """Number of runs that it drives now."""
     duties: Mapping[str, datetime | None] = field(default_factory=dict)
     """Duties for the whole store, such as `retention`, that this worker does now (null) or did last, and when."""
 
@@ -127,7 +131,9 @@ async def agents_of(store: Store, now: int) -> list[AgentInfo]:
 
 async def workers_of(store: Store, now: int) -> list[WorkerInfo]:
     """Return all registered workers, including those whose lease has expired."""
-    duties = await store.duties()
+    duties, held = await store.duties(), Counter[str | None]()
+    async for run in each_run(store, RunFilter(status=("running",))):
+        held[run.worker] += 1
     return [
         WorkerInfo(
             id=row.id,
@@ -135,6 +141,7 @@ async def workers_of(store: Store, now: int) -> list[WorkerInfo]:
             agents={name: versions for name, versions in row.agents.items() if not name.startswith(OWN)},
             started=to_datetime(row.started),
             lease_until=to_datetime(row.lease_until),
+            runs=held[row.id],
             duties={
                 duty.name: None if duty.worker == row.id or duty.done is None else to_datetime(duty.done)
                 for duty in duties

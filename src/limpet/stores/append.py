@@ -28,7 +28,7 @@ from limpet.stores import writes
 from limpet.stores.backend import Outcome, keys_of
 from limpet.stores.claim import may_start_claimed, seal_claim
 from limpet.stores.command_rules import refusal
-from limpet.stores.projection import ApprovalUsed, Delta, claimed_row, cost_of, new_row, project
+from limpet.stores.projection import ApprovalUsed, Delta, claimed_row, new_row, project
 from limpet.stores.row_encryption import hide_row, reveal_request
 from limpet.stores.rows import RunRow
 from limpet.stores.transaction import Transaction, references, request_of
@@ -95,7 +95,7 @@ def plan_extension(leg: writes.Extend) -> Plan:
             type(body) is b.StepCompleted
             and body.output is not None
             and body.output.blob is UNSET
-            and not cost_of(body)
+            and (body.spent is None or not body.spent.cost)
         ):
             settled = True
             steps.append(body.number)

@@ -1,15 +1,19 @@
 """Pages of the dashboard over HTTP, as a browser without scripts uses them: start, compare, batches, talks, agents."""
 
 import asyncio
+import html
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any, Literal
+from urllib.parse import quote
+from zipfile import ZipFile
 
 import limpet
 from limpet.testing import ScriptedModel, calls
-from tests.interfaces.dashboard.test_dashboard import Browser, dashboard, logged_in
+from tests.interfaces.dashboard.test_dashboard import Browser, browser, dashboard, logged_in
 from tests.interfaces.remote.remote_servers import served_app
 
 
@@ -55,6 +59,21 @@ async def asker(run: limpet.Run, to: str) -> Order:
     return await run.ask(f"Which order, {to}?", answer=Order, to="finance")
 
 
+HELD: dict[str, asyncio.Event] = {}
+
+
+@limpet.tool(effect="none", name="pages_hold")
+async def hold() -> None:
+    """Wait for the test."""
+    await HELD["until"].wait()
+
+
+@limpet.agent(name="pages_holder")
+async def holder(run: limpet.Run) -> None:
+    """Hold a worker."""
+    await run.step(hold)
+
+
 talker = limpet.llm_agent(
     "pages_talker",
     model=ScriptedModel(calls("pages_read", name="kettle"), "It is broken."),
@@ -67,7 +86,7 @@ talker = limpet.llm_agent(
 async def shop() -> AsyncIterator[tuple[limpet.App, Browser]]:
     """Yield an app with agents, and a browser of ann."""
     async with (
-        served_app(agents=[buyer, asker, talker]) as (app, address),
+        served_app(agents=[buyer, asker, holder, talker]) as (app, address),
         logged_in(app, address, "operator", "approver", "admin") as ann,
     ):
         yield app, ann
@@ -254,7 +273,11 @@ async def test_arguments_are_edited_in_a_form_and_a_standing_approval_is_revoked
         [second] = await app.inbox(run="ticket-950")
         page = await ann.page(f"/inbox/{second.id}")
         assert "1 completed, 0 failed later." in page
+        assert re.search(r"key ticket-950:step_2:ui_refund:[0-9a-f]{16}<", page)
+        assert "It declares no way to undo it." in page
+        assert "Then, by its plan: pay." in page
         await app.grant("ticket-950", tool="ui_refund", by="ann")
+        assert "every further <code>ui_refund</code> is allowed, by <strong>ann</strong>" in await ann.page("/inbox")
         page = await ann.page("/runs/ticket-950")
         [grant] = re.findall(r'name="grant" value="([^"]+)"', page)
         assert (await ann.send("/runs/ticket-950", page, do="revoke", grant=grant)).status_code == 303
@@ -272,9 +295,61 @@ async def test_a_large_value_is_shown_in_pieces() -> None:
         piece = await ann.page(f"/runs/r/values/{blob}?start=1000")
         assert "bytes 1000 to 101000" in piece
         assert 100_000 < len(piece) < 130_000
+        for find, said in (("&#34;name&#34;", "is at byte 2000010"), ("<b>", "“&lt;b&gt;” does not follow byte 7.")):
+            page = await ann.page(f"/runs/r/values/{blob}?start=7&find={quote(html.unescape(find))}")
+            assert said in page
 
 
 async def test_the_log_says_whether_it_is_what_was_written() -> None:
     async with shop() as (app, ann):
         await app.run(buyer, Order(id="o-1"), id="r")
         assert "events verified" in await ann.page("/runs/r/log")
+
+
+async def test_a_run_is_exported_by_a_person_with_the_right() -> None:
+    """The audit log says so."""
+    async with shop() as (app, ann):
+        await app.run(buyer, Order(id="o-1"), id="r")
+        refused = await ann.page("/runs/r/export", 403)
+        assert "the right `raw`" in refused
+        await app.create_token("eve", roles=["operator"], rights=["raw"])
+        made = await app.create_login("eve")
+        async with browser(str(ann.client.base_url)) as eve:
+            await eve.log_in(made.code)
+            assert "/ui/runs/r/export" in await eve.page("/runs/r")
+            sent = await eve.client.get("/ui/runs/r/export")
+            assert (sent.status_code, sent.headers["content-disposition"]) == (200, 'attachment; filename="r.zip"')
+            assert "log.jsonl" in ZipFile(BytesIO(sent.content)).namelist()
+            await eve.page("/runs/none/export", 404)
+        [exported] = await app.audit(action="run.exported")
+        assert (exported.who, exported.subject, exported.door) == ("eve", "r", "ui")
+
+
+async def test_workers_show_how_many_runs_they_drive() -> None:
+    async with shop() as (app, ann):
+        HELD["until"] = asyncio.Event()
+        await app.start(holder, id="h")
+        await until(lambda: _drives_one(app))
+        assert '<td class="num">1</td>' in await ann.page("/operations")
+        HELD["until"].set()
+        await (await app.get("h")).result()
+        assert [each.runs for each in await app.workers()] == [0]
+
+
+async def _drives_one(app: limpet.App) -> bool:
+    return [each.runs for each in await app.workers()] == [1]
+
+
+async def test_a_person_who_only_decides_sees_the_inbox() -> None:
+    """With all of a request that the decision needs, and no page of runs."""
+    async with dashboard() as (app, address), logged_in(app, address, "approver") as ann:
+        first = await ann.client.get("/ui/runs")
+        assert (first.status_code, first.headers["location"]) == (303, "/ui/inbox")
+        page = await ann.page("/inbox")
+        assert "ticket-50" in page
+        assert ">Runs</a>" not in page
+        [asked] = await app.inbox(run="ticket-50")
+        alone = await ann.page(f"/inbox/{asked.id}")
+        assert (await ann.send(f"/inbox/{asked.id}", alone, decision="approve")).status_code == 303
+        assert await (await app.get("ticket-50")).result() == "R-o-50"
+        await ann.page("/runs/ticket-50", 403)

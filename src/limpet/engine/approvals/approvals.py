@@ -6,6 +6,7 @@ step's name, so that replay finds it.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import count
 from typing import Any, Literal, NamedTuple
 
@@ -21,13 +22,13 @@ from limpet.engine.approvals.refusals import (
     refusal_value,
     refused_facts,
 )
-from limpet.engine.definitions.tools import Tool
+from limpet.engine.definitions.tools import Tool, idempotency_key
 from limpet.engine.execution.execution import Execution
 from limpet.engine.execution.spending import NOTHING, spent_before
 from limpet.engine.replay.history import Record
 from limpet.engine.waits.waits import RequestOutcome, Waits
 from limpet.errors import BudgetExceeded, Expired, InvalidAnswer, InvalidValue, Rejected
-from limpet.events import Spent, digest, inline
+from limpet.events import Spent, canonical, digest, inline
 from limpet.events import bodies as b
 from limpet.policy import budget, risk
 
@@ -314,7 +315,15 @@ class ApprovalGate:
             self_approval=ask.self_approval,
             instead_of=None if earlier is None else earlier.request,
             again=None if earlier is None else earlier.why,
+            key=self._key(asking),
+            undo="never" if tool.traits.irreversible else "compensated" if tool.hooks.compensate is not None else None,
         )
+
+    def _key(self, asking: "_ApprovalRequest") -> str:
+        if asking.tool.traits.effect == "none":
+            return ""
+        used = sha256(canonical(asking.args)).hexdigest()
+        return idempotency_key(self._x.run, asking.number, asking.tool.name, used)
 
     def _expired(self, decided: RequestOutcome) -> Expired:
         return Expired(request=decided.request, expired_at=decided.expires or 0, fix=AFTER_EXPIRY)

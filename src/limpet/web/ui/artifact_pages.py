@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from limpet.errors import InvalidArgument, NotPermitted
 from limpet.web.ui.page_context import PageContext
 
-__all__ = ["artifact_page", "image_type"]
+__all__ = ["POLICY", "artifact_page", "file_name", "image_type"]
 
 # Bytes of a piece: base64 adds a third, and a result has at most 4 MB.
 PIECE = 2_900_000
@@ -36,6 +36,11 @@ def image_type(start: bytes) -> tuple[str, str] | None:
     return next(((kind, end) for magic, kind, end in _IMAGES if magic.match(start)), None)
 
 
+def file_name(text: str, end: str) -> str:
+    """Return a name of a file that is safe everywhere."""
+    return f"{_UNSAFE.sub('-', text)[:LONGEST_NAME]}.{end}"
+
+
 async def artifact_page(page: PageContext) -> Response:
     """Send an artifact as a file: redacted text; or its unchanged bytes, to a person with the right `raw` who asks for
     them with `raw=1`, or if they cannot be redacted.
@@ -49,7 +54,7 @@ async def artifact_page(page: PageContext) -> Response:
     first, size = await reading.first()
     image = image_type(first) if reading.raw else None
     kind, end = image or ((TEXT, "txt") if reading.is_text else (BINARY, "bin"))
-    name = f"{_UNSAFE.sub('-', f'{run}-{artifact}')[:LONGEST_NAME]}.{end}"
+    name = file_name(f"{run}-{artifact}", end)
     is_shown = wants_image and image is not None
     headers = {
         "content-type": kind if is_shown or image is None else BINARY,

@@ -13,6 +13,8 @@ from limpet.web.ui.schema_forms import fields_of, value_of
 __all__ = ["inbox_page", "request_page", "submit_decision", "with_fields"]
 
 ON_A_PAGE = 50
+# Runs whose standing approvals the inbox lists.
+RUNS = 20
 YES_OR_NO = {"type": "boolean"}
 NO_FAULT: Mapping[str, Any] = {"request": "", "text": "", "form": {}}
 
@@ -34,9 +36,16 @@ async def _page(page: PageContext, fault: Mapping[str, Any], code: int = 200) ->
         next=found["next"],
         to=query.get("to", ""),
         decided=await _decided(page, query.get("decided")),
+        grants=await _grants(page, found["items"]),
         fault=fault,
         precedents={},
     )
+
+
+async def _grants(page: PageContext, requests: list[Any]) -> list[dict[str, Any]]:
+    """Return the standing approvals of the runs that ask."""
+    runs = list(dict.fromkeys(each["run"] for each in requests))[:RUNS] if page.may("look") else []
+    return [{"run": run, **each} for run in runs for each in (await page.ask("grants", run=run))["items"]]
 
 
 async def request_page(page: PageContext) -> Response:

@@ -1,6 +1,5 @@
 """The operators' page: runs that need an operator, agents without a worker, overdue runs, failures, and the workers."""
 
-from collections import Counter
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +15,7 @@ SHOWN, LOOKED_AT = 20, 1000
 
 
 async def operations_page(page: PageContext) -> Response:
-    """Show what needs an operator, each with its fix; with `check`, also what the doctor finds."""
+    """Show what needs an operator, each with its fix; with `check`, also what the doctor finds in order."""
     stats, now = await page.ask("stats"), await page.app.now()
     waiting = await page.ask("runs", status=["waiting"], waits_for="operator", last=SHOWN)
     failed = await page.ask("runs", status=["failed"], sort="updated", last=SHOWN)
@@ -33,10 +32,16 @@ async def operations_page(page: PageContext) -> Response:
         overdue=[with_shown(run) for run in living if _is_overdue(run, now)][:SHOWN],
         failed=[await _with_reason(page, run) for run in failed["items"]],
         workers=[{**each, "serves": _served(each["agents"])} for each in workers],
-        running=Counter(run["status"] for run in living)["running"],
         may_check=may_check,
-        findings=(await page.ask("doctor"))["items"] if checks else None,
+        checked=checks,
+        findings=await _findings(page, checks) if may_check else [],
     )
+
+
+async def _findings(page: PageContext, checks: bool) -> list[Any]:
+    """Return what the doctor finds: everything if it was asked for, and otherwise only what is wrong."""
+    found: list[Any] = (await page.ask("doctor", **({} if checks else {"last": 1})))["items"]
+    return found if checks else [each for each in found if each["level"] != "ok"]
 
 
 async def _with_reason(page: PageContext, run: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,9 @@ FILTERS = ("agent", "session", "user", "text", "waits_for", "parent", "fork_of",
 
 
 async def runs_page(page: PageContext) -> Response:
-    """List the runs that match the filters in the address."""
+    """List the runs that match the filters in the address. A person who only decides is shown the inbox."""
+    if not page.may("look"):
+        return page.redirect("/inbox")
     status, given = filters_in(page)
     cursor = page.request.query_params.get("cursor")
     found = await page.ask("runs", status=status, sort="updated", last=ON_A_PAGE, cursor=cursor, **given)

@@ -22,6 +22,8 @@ STEPS, DECISIONS, EVENTS = 50, 20, 200
 VERIFIED = 1_000
 # Bytes of a large value on a page.
 PIECE = 100_000
+# Bytes of a large value that are searched at a time, and at most.
+SEARCH, SEARCHED = 2_000_000, 200_000_000
 # A fact that was there from the start says no more.
 NO_ORIGIN: Mapping[str, Any] = {"source": "", "step": None, "derived_from": ()}
 
@@ -210,8 +212,25 @@ PARTS = {
 async def value_page(page: PageContext) -> Response:
     """Show a piece of a large value."""
     run, blob = page.ids
-    start = number_of(page.request.query_params.get("start")) or 0
+    query = page.request.query_params
+    start, find = number_of(query.get("start")) or 0, query.get("find", "")
     report = await page.ask("show", run=run)
-    raw = "raw" in page.session.who.rights  # needed for a value that is too large to be redacted
-    piece = await page.ask("value", run=run, blob=blob, start=start, limit=PIECE, raw=raw)
-    return await _run_page(page, "value.html", "steps", report, piece=piece, size=PIECE)
+    how = {"run": run, "blob": blob, "raw": "raw" in page.session.who.rights}  # a value above 16 MB is shown only raw
+    found = await _found_at(page, how, find, start) if find else None
+    piece = await page.ask("value", start=start if found is None else found, limit=PIECE, **how)
+    return await _run_page(page, "value.html", "steps", report, piece=piece, size=PIECE, find=find, found=found)
+
+
+async def _found_at(page: PageContext, how: Mapping[str, Any], find: str, start: int) -> int | None:
+    """Return the offset of the next place after `start` that has a text, in bytes; None if there is none."""
+    wanted, before, at = find.encode(), b"", start
+    for _ in range(SEARCHED // SEARCH):
+        piece = await page.ask("value", start=at, limit=SEARCH, **how)
+        text = before + piece["text"].encode()
+        place = text.find(wanted, 1 if at == start and not before else 0)
+        if place >= 0:
+            return int(at - len(before) + place)
+        if piece["next"] is None:
+            return None
+        before, at = text[-len(wanted) :], piece["next"]
+    return None

@@ -35,6 +35,7 @@ from limpet.web.ui.batch_pages import confirm_all, confirm_selected, submit_batc
 from limpet.web.ui.browser_sessions import STREAM_TRUSTED, BrowserSession, BrowserSessions
 from limpet.web.ui.control_forms import submit_control
 from limpet.web.ui.decide_pages import DecidePages
+from limpet.web.ui.export_pages import export_page
 from limpet.web.ui.inbox_pages import inbox_page, request_page, submit_decision
 from limpet.web.ui.login_pages import log_in_page, submit_login, submit_logout
 from limpet.web.ui.oidc_pages import OidcPages
@@ -86,6 +87,7 @@ PAGES: Mapping[tuple[str, tuple[str, ...]], Page] = {
     ("GET", ("runs", "*", "artifacts", "*")): artifact_page,
     ("GET", ("runs", "*", "conversation")): conversation_page,
     ("GET", ("runs", "*", "compare")): compare_page,
+    ("GET", ("runs", "*", "export")): export_page,
     ("GET", ("runs", "*", "values", "*")): value_page,
     ("GET", ("agents",)): agents_page,
     ("GET", ("agents", "*")): agent_page,

@@ -5,12 +5,13 @@ import "./keys.js";
 import "./travel.js";
 import "./select.js";
 
-// Times in the viewer's zone, where the page has only UTC: in titles.
+// Times in the viewer's zone, where the page has only UTC: in titles, and where a time of day is shown.
 export function localise(root) {
   for (const each of root.querySelectorAll("time[datetime][title]")) {
     const time = new Date(each.getAttribute("datetime"));
     if (!Number.isNaN(time.getTime())) {
       each.title = time.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" });
+      if ("clock" in each.dataset) each.textContent = time.toLocaleTimeString(undefined, { hour12: false });
     }
   }
   if (navigator.clipboard) {
