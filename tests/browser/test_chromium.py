@@ -1,8 +1,13 @@
 """The dashboard in a real browser: log in, watch a run live, decide, and without scripts."""
 
+import atexit
 import re
+import shutil
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -16,15 +21,45 @@ WAITING = 15_000
 """Milliseconds after which a test gives up."""
 
 
+@cache
+def _running() -> str:
+    """Start Debian's Chromium, once in this process, and return the address at which it is driven."""
+    folder = mkdtemp(prefix="limpet-chromium-")
+    program = subprocess.Popen(
+        [
+            need("chromium"),
+            "--headless=new",
+            "--hide-scrollbars",
+            "--no-sandbox",
+            "--remote-debugging-port=0",
+            f"--user-data-dir={folder}",
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(program.wait)
+    atexit.register(program.kill)
+    assert program.stderr is not None
+    for line in program.stderr:
+        if found := re.search(r"DevTools listening on (ws://\S+)", line):
+            return found[1]
+    raise AssertionError("Chromium does not start")
+
+
 @asynccontextmanager
 async def chromium() -> AsyncIterator[Browser]:
-    """Start Debian's Chromium."""
-    program = need("chromium")
+    """Connect to Chromium. Each test has contexts of its own in it."""
+    address = _running()
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        browser = await playwright.chromium.connect_over_cdp(address)
         try:
             yield browser
         finally:
+            for context in browser.contexts[1:]:
+                await context.close()
             await browser.close()
 
 

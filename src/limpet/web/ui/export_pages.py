@@ -17,7 +17,7 @@ async def export_page(page: PageContext) -> Response:
     """Send a run as a file that `limpet load` imports. The audit log records it before it is sent."""
     [run] = page.ids
     who = page.session.who
-    check_permission(who, "export", ("payloads",))
+    check_permission(who, "export", ["payloads"])
     check_right(who, "export", "values as they are", "raw")
     folder = Path(mkdtemp(prefix="limpet-"))
     path = folder / file_name(run, "zip")

@@ -40,7 +40,7 @@ async def operations_page(page: PageContext) -> Response:
 
 async def _findings(page: PageContext, checks: bool) -> list[Any]:
     """Return what the doctor finds: everything if it was asked for, and otherwise only what is wrong."""
-    found: list[Any] = (await page.ask("doctor", **({} if checks else {"last": 1})))["items"]
+    found: list[Any] = (await page.ask("doctor", last=100 if checks else 1))["items"]
     return found if checks else [each for each in found if each["level"] != "ok"]
 
 

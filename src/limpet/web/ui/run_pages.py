@@ -215,7 +215,11 @@ async def value_page(page: PageContext) -> Response:
     query = page.request.query_params
     start, find = number_of(query.get("start")) or 0, query.get("find", "")
     report = await page.ask("show", run=run)
-    how = {"run": run, "blob": blob, "raw": "raw" in page.session.who.rights}  # a value above 16 MB is shown only raw
+    how: dict[str, Any] = {
+        "run": run,
+        "blob": blob,
+        "raw": "raw" in page.session.who.rights,
+    }  # a value above 16 MB is shown only raw
     found = await _found_at(page, how, find, start) if find else None
     piece = await page.ask("value", start=start if found is None else found, limit=PIECE, **how)
     return await _run_page(page, "value.html", "steps", report, piece=piece, size=PIECE, find=find, found=found)
