@@ -273,7 +273,7 @@ async def test_arguments_are_edited_in_a_form_and_a_standing_approval_is_revoked
         [second] = await app.inbox(run="ticket-950")
         page = await ann.page(f"/inbox/{second.id}")
         assert "1 completed, 0 failed later." in page
-        assert re.search(r"key ticket-950:step_2:ui_refund:[0-9a-f]{16}<", page)
+        assert re.search(r"key <code>ticket-950:step_2:ui_refund:[0-9a-f]{16}<", page)
         assert "It declares no way to undo it." in page
         assert "Then, by its plan: pay." in page
         await app.grant("ticket-950", tool="ui_refund", by="ann")
