@@ -22,7 +22,6 @@ __all__ = ["ENDS", "Brief", "BriefFact", "BriefStep", "Choice", "Chosen", "brief
 
 # Maximum number of each that is shown; the newest are kept.
 STEPS, DECISIONS, ERRORS, FACTS, PLAN = 20, 10, 5, 20, 20
-LEFT = ("pending", "doing")
 SHORT, LONG = 200, 2000
 # Characters after the cut that redaction still reads, for secrets that start before the cut.
 BEYOND = 20_000
@@ -126,7 +125,7 @@ class Brief:
     key: str = ""
     """Idempotency key of the call that would be approved."""
     plan: tuple[str, ...] = ()
-    """The items of the plan that are not done."""
+    """The items of the plan that have not begun."""
     steps: tuple[BriefStep, ...] = ()
     """The last steps."""
     earlier_steps: int = 0
@@ -161,7 +160,7 @@ def brief(
         if_unanswered=_if_unanswered(opened, state.deadline),
         goal=hide_secrets(working.goal),
         key=opened.key,
-        plan=tuple(_cut(each.item, SHORT) for each in working.items if each.status in LEFT)[:PLAN],
+        plan=tuple(_cut(each.item, SHORT) for each in working.items if each.status == "pending")[:PLAN],
         steps=tuple(_step(step) for step in steps[-STEPS:]),
         earlier_steps=max(state.position.step - len(steps[-STEPS:]), 0),
         decisions=tuple(chosen_of(decision) for decision in state.decisions)[-DECISIONS:],

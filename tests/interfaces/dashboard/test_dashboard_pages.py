@@ -190,7 +190,7 @@ async def test_a_fork_with_an_edited_fact_is_compared_with_its_origin() -> None:
         await app.start(buyer, Order(id="bad"), id="other")
         await until(lambda: _all(app, "failed", 1))
         same = await ann.page("/runs/r/compare?with=r.1")
-        assert "Both did the same." in same
+        assert "They did the same. What else differs is below." in same
         compared = await ann.page("/runs/r/compare?with=other")
         assert "First difference: event" in compared
         assert "no price for &lt;bad&gt;" in compared
@@ -275,7 +275,7 @@ async def test_arguments_are_edited_in_a_form_and_a_standing_approval_is_revoked
         assert "1 completed, 0 failed later." in page
         assert re.search(r"key <code>ticket-950:step_2:ui_refund:[0-9a-f]{16}<", page)
         assert "It declares no way to undo it." in page
-        assert "Then, by its plan: pay." in page
+        assert "Then, by its plan" not in page  # nothing follows
         await app.grant("ticket-950", tool="ui_refund", by="ann")
         assert "every further <code>ui_refund</code> is allowed, by <strong>ann</strong>" in await ann.page("/inbox")
         page = await ann.page("/runs/ticket-950")
@@ -331,6 +331,13 @@ async def test_workers_show_how_many_runs_they_drive() -> None:
         await app.start(holder, id="h")
         await until(lambda: _drives_one(app))
         assert '<td class="num">1</td>' in await ann.page("/operations")
+        page = await ann.page("/runs/h")
+        await ann.send("/runs/h", page, do="pause", reason="wait <b>")
+        page = await ann.page("/runs/h")
+        assert re.search(r"ann asked it to pause, .*ago\.</strong> It pauses after the step", page)
+        assert 'value="pause"' not in page
+        await ann.send("/runs/h", page, do="resume")
+        assert "asked it to pause" not in await ann.page("/runs/h")
         HELD["until"].set()
         await (await app.get("h")).result()
         assert [each.runs for each in await app.workers()] == [0]
@@ -353,3 +360,45 @@ async def test_a_person_who_only_decides_sees_the_inbox() -> None:
         assert (await ann.send(f"/inbox/{asked.id}", alone, decision="approve")).status_code == 303
         assert await (await app.get("ticket-50")).result() == "R-o-50"
         await ann.page("/runs/ticket-50", 403)
+
+
+async def test_a_call_that_was_rejected_before_says_so_and_so_does_a_cancelled_run() -> None:
+    """With who and why; the failed run is shown at its last step."""
+    async with dashboard() as (app, address), logged_in(app, address) as ann:
+        [asked] = await app.inbox(run="ticket-50")
+        await app.reject(asked, by="bob", because="the photo shows <another> cup")
+        await until(lambda: _has(app, "ticket-50", "failed"))
+        assert "Step 1, ui_look" in await ann.page("/runs/ticket-50")
+        await app.resume("ticket-50", by="ann")
+        await until(lambda: app.inbox(run="ticket-50"))
+        [again] = await app.inbox(run="ticket-50")
+        page = await ann.page(f"/inbox/{again.id}")
+        assert "This call was refused before" in page
+        assert "the photo shows &lt;another&gt; cup" in page
+        await app.cancel("ticket-50", reason="a <mistake>", by="eve")
+        await until(lambda: _has(app, "ticket-50", "cancelled"))
+        page = await ann.page("/runs/ticket-50")
+        assert re.search(r"Cancelled by eve, .* a &lt;mistake&gt;", page, re.DOTALL)
+
+
+async def _has(app: limpet.App, run: str, status: str) -> bool:
+    return (await app.info(run)).status == status
+
+
+async def test_a_person_who_may_not_decide_is_told_at_the_inbox() -> None:
+    """Who started a run does not approve its steps."""
+    async with dashboard() as (app, address), logged_in(app, address) as ann:
+        await app.start("ui_support", 70, id="own", by="ann")
+        await until(lambda: app.inbox(run="own"))
+        [asked] = await app.inbox(run="own")
+        refused = await ann.send(f"/inbox/{asked.id}", await ann.page("/inbox"), decision="approve")
+        assert refused.status_code == 403
+        assert "does not approve its steps" in refused.text
+        assert "ticket-50" in refused.text, "the inbox is still there"
+        bad = await ann.client.post(
+            "/ui/runs/own",
+            data={"form_token": re.findall(r'form_token" value="(\w+)"', refused.text)[0], "do": "fork", "at": "x"},
+            headers={"sec-fetch-site": "same-origin", "referer": f"{address}/ui/runs/own?step=1"},
+        )
+        assert bad.status_code == 422
+        assert 'href="/ui/runs/own?step=1">Back</a>' in bad.text

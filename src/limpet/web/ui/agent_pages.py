@@ -49,7 +49,7 @@ async def agent_page(page: PageContext) -> Response:
         name=name,
         versions=versions,
         activity=next(iter(activity["agents"]), None),
-        plots=plots_of(activity, now),
+        plots=plots_of(activity, now)[:2],  # requests are counted for all agents
         workers=[each for each in workers if name in each["agents"]],
         errors=errors,
         findings=[each for each in check_code(served) if each.level != "ok"] if served else None,

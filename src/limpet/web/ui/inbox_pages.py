@@ -5,7 +5,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from limpet.errors import AlreadyAnswered, Expired, InvalidAnswer, InvalidArgument, NotFound
+from limpet.errors import AlreadyAnswered, Expired, InvalidAnswer, InvalidArgument, NotAllowed, NotFound
 from limpet.web.ui.form_values import json_or_text
 from limpet.web.ui.page_context import PageContext
 from limpet.web.ui.schema_forms import fields_of, value_of
@@ -65,7 +65,16 @@ async def _request_page(page: PageContext, id: str, fault: Mapping[str, Any], co
         fault=fault,
         precedents={id: (await page.ask("precedents", request=id))["items"]},
         next_request=await _next(page, id),
+        refused=await _refused(page, found),
     )
+
+
+async def _refused(page: PageContext, request: Mapping[str, Any]) -> list[Any]:
+    """Return earlier refusals of the same call in the same run, if the person may see them."""
+    if request["tool"] is None or not page.may("payloads"):
+        return []
+    found = (await page.ask("errors", run=request["run"], last=20))["items"]
+    return [each for each in found if each["tool"] == request["tool"] and each["type"].endswith("Rejected")]
 
 
 async def _next(page: PageContext, id: str) -> str | None:
@@ -117,6 +126,8 @@ async def submit_decision(page: PageContext) -> Response:
     except AlreadyAnswered as error:
         text = f"{error.by} decided this before you. Your decision was not recorded."
         return await _page(page, {"request": "", "text": text, "form": {}}, 409)
+    except NotAllowed as error:
+        return await _page(page, {"request": "", "text": f"{error.summary} {error.hint}", "form": {}}, 403)
     except Expired as error:
         return await _page(page, {"request": "", "text": error.summary, "form": {}}, 410)
     return page.redirect(f"/inbox?decided={request}")

@@ -54,6 +54,7 @@ class PageContext:
             "form_token": self.session.form_token,
             "may": self.may,
             "new_id": self.new_id,
+            "is_reply": self.request.method == "POST",
             "here": here,
             "title": title,
             "now": now,

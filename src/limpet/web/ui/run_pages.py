@@ -1,6 +1,7 @@
 """Pages of one run: its steps and its state at any of them, its conversation, its log, and another run beside it."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from starlette.responses import Response
@@ -43,7 +44,8 @@ async def run_page(page: PageContext) -> Response:
     timeline = await page.ask("timeline", run=run, limit=STEPS, cursor=str(first - 1))
     fold = page.request.query_params.get("scale") != "true"
     is_live = info["ended"] is None and first + STEPS > last
-    around = await _around(page, run, selected)
+    around = await _around(page, run, selected, last)
+    selected = selected if around["detail"] is None else around["detail"]["number"]
     return await _run_page(
         page,
         "run.html",
@@ -89,19 +91,30 @@ async def _run_page(page: PageContext, template: str, tab: str, report: Mapping[
     )
 
 
-async def _around(page: PageContext, run: str, step: int | None) -> dict[str, Any]:
-    """Return the selected step, the states before and after it, and what it changed."""
-    if step is not None:
+async def _around(page: PageContext, run: str, step: int | None, last: int) -> dict[str, Any]:
+    """Return the selected step, the states before it and until the next one, and what changed between them.
+
+    A step that was refused has no number in the log; then it is the last step.
+    """
+    for number in (step, last) if step is not None else ():
         try:
             return {
-                "detail": await page.ask("step", run=run, step=step),
-                "before": await page.ask("state", run=run, before=step),
-                "after": await page.ask("state", run=run, after=step),
-                "diff": await page.ask("diff", run=run, step=step),
+                "detail": await page.ask("step", run=run, step=number),
+                "before": await page.ask("state", run=run, before=number),
+                "after": await _after(page, run, number, last),
+                "diff": await page.ask("diff", run=run, step=number),
             }
         except NotFound:
-            pass  # the run has not got there
+            pass
     return {"detail": None, "before": None, "after": await page.ask("state", run=run), "diff": None}
+
+
+async def _after(page: PageContext, run: str, step: int, last: int) -> Any:
+    """Return the state before the next step, with what the agent noted after a step; of the last one, the state now."""
+    if step < last:
+        with suppress(NotFound):
+            return await page.ask("state", run=run, before=step + 1)
+    return await page.ask("state", run=run)
 
 
 def _facts(state: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from http import HTTPStatus
 from importlib.resources import files
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -265,6 +265,12 @@ class Site:
     def _root(self, request: Request) -> str:
         return f"{request.scope.get('root_path', '')}{ROOT}"
 
+    def _back(self, request: Request) -> str:
+        """Return the page from which a form was sent, if it is one of ours."""
+        came = urlsplit(request.headers.get("referer", ""))
+        is_ours = came.netloc == request.headers.get("host", "") and came.path.startswith(f"{self._root(request)}/")
+        return f"{came.path}?{came.query}".rstrip("?") if is_ours and request.method == "POST" else ""
+
     def _problem(self, request: Request, error: LimpetError, session: BrowserSession | None) -> Response:
         status = status_of(error)
         context = {
@@ -274,6 +280,7 @@ class Site:
             "title": HTTPStatus(status).phrase,
             "error": error,
             "status": status,
+            "back": self._back(request),
         }
         return Response(render("error.html", **context), status, media_type="text/html")
 

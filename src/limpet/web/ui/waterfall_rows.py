@@ -76,10 +76,13 @@ def _span(span: Row, scale: TimeScale, now: datetime) -> dict[str, Any]:
 
 
 def _ticks(scale: TimeScale) -> Iterator[tuple[float, str]]:
-    begins = scale.time_at(0)
+    begins, said = scale.time_at(0), set[str]()
     for percent in TICKS:
         time = scale.time_at(percent)
-        yield percent, f"{time:%H:%M:%S}" if percent == 0 else f"+{age(time - begins)}"
+        text = f"{time:%H:%M:%S}" if percent == 0 else f"+{age(time - begins)}"
+        if text not in said:
+            yield percent, text
+        said.add(text)
 
 
 def _union(busy: Sequence[tuple[datetime, datetime]]) -> timedelta:

@@ -39,8 +39,8 @@ function move(by) {
 }
 
 function press(key) {
-  const row = current();
-  const place = row?.querySelector(`[data-key="${key}"]`) ?? document.querySelector(`main [data-key="${key}"]`);
+  const row = current()?.closest("article"); // a request: its keys are about nothing else
+  const place = (row && "are".includes(key) ? row : document.querySelector("main")).querySelector(`[data-key="${key}"]`);
   if (!place) return false;
   if (place.tagName === "DETAILS") {
     place.open = true;

@@ -5,6 +5,7 @@ const WAIT = 300; // milliseconds in which several changes are one
 const RETRY = 2000; // milliseconds after which a page that could not be fetched is tried again
 const live = document.querySelector(".live");
 const stream = document.body.dataset.stream;
+const isStill = "still" in document.body.dataset;
 const others = new BroadcastChannel(`limpet ${stream}`);
 let timer = null;
 let awaySince = null;
@@ -65,6 +66,7 @@ function banner(kind, icon, strong, text, action) {
 }
 
 function away() {
+  if (isStill) return;
   say("Away", true);
   if (awaySince === null) {
     awaySince = new Date();
@@ -113,6 +115,7 @@ export async function show(address, { isAsked = true } = {}) {
 async function refresh(isAsked) {
   clearTimeout(timer);
   timer = null;
+  if (isStill) return; // this page is the reply to a form: another request would not give it again
   if (!isAsked && awaySince === null && isBusy()) {
     if (!busySince) busySince = Date.now();
     say("Changed", false);
