@@ -121,8 +121,10 @@ async def test_a_run_that_is_open_shows_its_end() -> None:
 
 
 @pytest.mark.parametrize("width", [1440, 360])
-async def test_everything_works_without_scripts(width: int) -> None:
-    """Also on a phone: nothing is wider than the screen."""
+async def test_everything_works_without_scripts(width: int, full: bool) -> None:
+    """Also on a phone: nothing is wider than the screen. Without --full, only there."""
+    if width > 360 and not full:
+        pytest.skip("slow; --full")
     size: Any = {"width": width, "height": 800}
     async with (
         dashboard() as (app, address),

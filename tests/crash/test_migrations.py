@@ -80,9 +80,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Start at every older version with --full; otherwise at the oldest, which needs all migrations, and the newest."""
     versions = range(1, NEWEST) if metafunc.config.getoption("--full") else (1, NEWEST - 1)
     if "step" in metafunc.fixturenames:
-        empty = [("file", "statements", 0, 12), ("file", "files", 0, 45), ("schema", "queries", 0, 25)]
+        empty = [("file", "statements", 0, 18), ("file", "files", 0, 70), ("schema", "queries", 0, 40)]
         # The oldest version needs all migrations, and therefore has the most places.
-        oldest = [("file", "statements", 1, 6), ("file", "files", 1, 16), ("schema", "queries", 1, 16)]
+        oldest = [("file", "statements", 1, 9), ("file", "files", 1, 24), ("schema", "queries", 1, 30)]
         ways = (("file", "statements", 6), ("file", "files", 4), ("schema", "queries", 4))
         older = [(kind, how, version, step) for kind, how, step in ways for version in versions if version > 1]
         metafunc.parametrize(("kind", "how", "older", "step"), [*empty, *oldest, *older])

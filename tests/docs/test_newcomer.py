@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.docs.test_repository import ROOT, blocks
 
 BIN = Path(sys.executable).parent
@@ -29,11 +31,13 @@ def size_of(folder: Path) -> int:
     return sum({(each.st_dev, each.st_ino): each.st_size for each in found}.values())
 
 
-def test_the_readme_works_in_a_clone(tmp_path: Path) -> None:
-    """All commands of the README except `make test` run in a clone, on a machine with Python and make.
+def test_the_readme_works_in_a_clone(tmp_path: Path, full: bool) -> None:
+    """All commands of the README except `make test` run in a clone, on a machine with Python and make. With --full.
 
     They install the core alone, in less than 100 MB. `make test` would add the rest to the same environment.
     """
+    if not full:
+        pytest.skip("slow; --full")
     subprocess.run(["git", "clone", "--quiet", str(ROOT), tmp_path / "limpet"], check=True)
     clone = tmp_path / "limpet"
     (clone / "support.py").write_text(blocks(ROOT / "README.md", "python")[0], encoding="utf-8")

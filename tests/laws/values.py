@@ -16,8 +16,8 @@ __all__ = ["agent_states", "bodies", "json_values", "law_settings", "of_type", "
 
 
 def law_settings(examples: int) -> settings:
-    """Return the settings of a law with this many examples with --full, and otherwise with a third, but at least 20."""
-    count = examples if settings.get_current_profile_name() == "full" else max(examples // 3, 20)
+    """Return the settings of a law with so many examples with --full, and otherwise with a fourth, but at least 20."""
+    count = examples if settings.get_current_profile_name() == "full" else max(examples // 4, 20)
     return settings(deadline=None, derandomize=True, max_examples=count)
 
 

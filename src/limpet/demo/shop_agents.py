@@ -36,6 +36,7 @@ async def find_order(order: str) -> dict[str, Any]:
 async def check_policy(complaint: str) -> dict[str, Any]:
     """Find out what the policy says. The first attempt finds the service busy."""
     call = limpet.current()
+    call.spent(cost=0.002)
     if call.attempt == 1 and complaint == "never arrived":
         raise limpet.NotApplied("the policy service is busy")
     return {"pays": complaint != "changed my mind", "rule": 7}
@@ -66,15 +67,17 @@ async def refunds(run: limpet.Run, order: str) -> str:
             "Pay it back?",
             choose="in full" if policy["pays"] else "not at all",
             over=["in full", "in part", "not at all"],
-            because=f"the customer says it {found['complaint']}, and rule {policy['rule']} applies",
+            because=f"the complaint is “{found['complaint']}”, and rule {policy['rule']} applies",
             confidence=0.92,
         )
+        await run.patch(facts={"refund": how}, source="check_policy", derived_from=["cents"])
     paid = ""
     async with run.scope("pay"):
         if how == "in full":
             paid = await run.step(pay_back, order, run.state.facts["cents"])
     async with run.scope("write"):
-        await run.step(send_letter, found["customer"], f"We pay {how}. {paid}")
+        text = f"We pay you back {how}. {paid}" if paid else "We cannot pay you back."
+        await run.step(send_letter, found["customer"], text)
     return f"{how}: {paid}" if paid else how
 
 

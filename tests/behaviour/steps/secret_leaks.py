@@ -410,12 +410,12 @@ def recording_logs(world: World) -> Iterator[None]:
 def collect(folder: Path, wanted: Sequence[Shape] = SHAPES, *, every_command: bool = True) -> World:
     """Run all forms through the agent and collect everything that was visible.
 
-    Without `every_command`, the commands about one run take turns: each is typed for every eighth form.
+    Without `every_command`, the commands about one run take turns: each is typed for every 24th form.
     """
     world, shapes = World(), [CONTROL, *wanted]
     with recording_logs(world):
         asyncio.run(_drive(world, folder, shapes))
-        _record_commands(world, folder, shapes, every=1 if every_command else 8)
+        _record_commands(world, folder, shapes, every=1 if every_command else 24)
     for file in sorted(folder.glob("x.db*")):
         world.saw("database file", file.read_bytes())
     return world

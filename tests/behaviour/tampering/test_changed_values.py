@@ -167,14 +167,14 @@ async def test_verify_finds_random_changes(
 ) -> None:
     """A thousand changes in the log and in derived rows: the error names the run, and only Tampered is raised.
 
-    An undetected change must not change any answer. Without --full, a sixteenth of the changes are made.
+    An undetected change must not change any answer. Without --full, a 32nd of the changes are made.
     """
     before, runs = await read_everything(app), {run for _, run in await app.store.streams()}
     editor.run("DELETE FROM {counters} WHERE n = 0")  # equal to no counter
     for table in FROM_THE_LOG:
         editor.copy(table)
     chance, flips, unseen = RandomFlips(editor, seed=1), 0, list[Flip]()
-    while flips < (most if full else most // 16):
+    while flips < (most if full else most // 32):
         flip = chance.any()
         with editor.changed(flip.table):
             if not apply_flip(editor, flip):
