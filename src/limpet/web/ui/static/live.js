@@ -202,4 +202,7 @@ document.addEventListener("visibilitychange", () => {
     follow();
   }
 });
-if (!document.hidden) follow();
+if (!document.hidden) {
+  changed(); // what happened since the page was made, and before this tab listens
+  follow();
+}
