@@ -223,7 +223,7 @@ async def test_keys_move_open_search_and_never_decide_alone() -> None:
 
 
 async def test_a_page_says_that_the_store_is_away_and_is_live_again_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was loaded stays, nothing can be sent meanwhile, and the state of now follows without a reload."""
+    """The page keeps its content and sends nothing meanwhile; the state of now follows without a reload."""
     async with shop() as (app, address, page):
         await app.start(seller, Sale(name="kettle"), id="sale-1")
         await page.goto(f"{address}/ui/runs/sale-1")

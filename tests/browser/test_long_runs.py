@@ -1,15 +1,12 @@
 """A run of 100,000 steps, and an output of 50 MB: pages open at once, wherever they are, and stay small."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.async_api import expect
 
 import limpet
-from limpet.stores.sql_reads import SqlReads
-from tests.behaviour.inspection.test_step_pages import write_snapshots, write_steps
+from tests.behaviour.inspection.test_step_pages import rows_read, write_snapshots, write_steps
 from tests.browser.test_chromium import chromium, logged_in
 from tests.interfaces.remote.remote_servers import listening, served_app
 
@@ -36,15 +33,7 @@ async def test_a_run_of_many_steps_opens_without_reading_its_log(
 ) -> None:
     """Without --full, it has 10,000 steps."""
     steps = 100_000 if full else 10_000
-    rows: list[int] = []
-    asked = SqlReads._all
-
-    def counted(self: SqlReads, name: str, *values: Any) -> Sequence[Sequence[Any]]:
-        found = asked(self, name, *values)
-        rows.append(len(found))
-        return found
-
-    monkeypatch.setattr(SqlReads, "_all", counted)
+    rows = rows_read(monkeypatch)
     async with limpet.open(f"sqlite:///{tmp_path}/limpet.db", worker=False) as app:
         await write_steps(app.store, steps)
         await write_snapshots(app.store)

@@ -91,9 +91,14 @@ def check_args(request: Request, args: Mapping[str, Any]) -> None:
         ) from error
 
 
+def is_question(kind: str, schema: object) -> bool:
+    """Return whether a request asks for something else than yes or no."""
+    return kind == "ask" and schema != YES_OR_NO
+
+
 def check_approvable(request: Request, *, standing: bool) -> None:
     """Raise InvalidAnswer if a request needs an answer instead of an approval, or cannot have a standing one."""
-    if request.kind in ("unknown", "budget", "escalation") or (request.kind == "ask" and request.schema != YES_OR_NO):
+    if request.kind in ("unknown", "budget", "escalation") or is_question(request.kind, request.schema):
         reason = f"requests of kind {request.kind!r} take an answer: `limpet answer`"
         raise InvalidAnswer(request=request.id, reason=reason)
     if standing and request.kind != "approval":
@@ -103,7 +108,7 @@ def check_approvable(request: Request, *, standing: bool) -> None:
 def check_rejectable(request: Request) -> None:
     """Raise InvalidAnswer if a request needs an answer instead of a rejection."""
     is_choice = request.kind == "escalation" and request.tool is None
-    if is_choice or (request.kind == "ask" and request.schema != YES_OR_NO):
+    if is_choice or is_question(request.kind, request.schema):
         reason = f"requests of kind {request.kind!r} take an answer: `limpet answer`"
         raise InvalidAnswer(request=request.id, reason=reason)
 

@@ -39,15 +39,7 @@ async def test_a_page_reads_few_rows_wherever_it_is(url: str, monkeypatch: pytes
     Without --full, the run has 20,000 steps.
     """
     steps = 100_000 if full else 20_000
-    rows: list[int] = []
-    asked = SqlReads._all
-
-    def counted(self: SqlReads, name: str, *values: Any) -> Sequence[Sequence[Any]]:
-        found = asked(self, name, *values)
-        rows.append(len(found))
-        return found
-
-    monkeypatch.setattr(SqlReads, "_all", counted)
+    rows = rows_read(monkeypatch)
     async with open_store(url) as store:
         await write_steps(store, steps)
         for first in (0, 17, steps // 2 - 10, steps - PAGE):
@@ -73,6 +65,20 @@ async def test_a_page_reads_few_rows_wherever_it_is(url: str, monkeypatch: pytes
             found = await diff(store, "r1", *await of_step(store, "r1", number))
             assert [each.number for each in found.steps] == [number]
             assert sum(rows) <= 2 * SNAPSHOTS + 200
+
+
+def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Count the rows of each query from now on."""
+    rows: list[int] = []
+    asked = SqlReads._all
+
+    def counted(self: SqlReads, name: str, *values: Any) -> Sequence[Sequence[Any]]:
+        found = asked(self, name, *values)
+        rows.append(len(found))
+        return found
+
+    monkeypatch.setattr(SqlReads, "_all", counted)
+    return rows
 
 
 async def write_snapshots(store: Store) -> None:

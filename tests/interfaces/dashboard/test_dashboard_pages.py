@@ -260,7 +260,7 @@ async def test_an_answer_of_a_type_is_given_by_a_form_made_from_it() -> None:
 
 
 async def test_arguments_are_edited_in_a_form_and_a_standing_approval_is_revoked() -> None:
-    """What followed the same call in other runs stands beside the request."""
+    """The request shows what followed the same call in other runs."""
     async with dashboard() as (app, address), logged_in(app, address, "operator", "approver", "admin") as ann:
         [first] = await app.inbox(run="ticket-50")
         page = await ann.page(f"/inbox/{first.id}")

@@ -25,7 +25,7 @@ async def submit_control(page: PageContext) -> Response:
     command = page.form.get("do", "")
     if command not in CONTROLS:
         raise InvalidArgument(path="do", reason=f"{command[:20]!r} is none of {', '.join(CONTROLS)}")
-    given = await CONTROLS[command](page, run)
+    given = await CONTROLS[command](page)
     found = await page.ask(command, run=run, command_id=page.form.get("command_id"), **given)
     return page.redirect(f"/runs/{quote(found['id'], safe='')}")
 
@@ -36,30 +36,31 @@ def fact_fields(state: Mapping[str, Any]) -> list[FormField]:
     return fields_of({}, facts, prefix="fact") if facts else []
 
 
-async def _resume(page: PageContext, run: str) -> dict[str, Any]:  # noqa: ARG001 - the type of all of these
+async def _resume(_: PageContext) -> dict[str, Any]:
     return {}
 
 
-async def _reason(page: PageContext, run: str) -> dict[str, Any]:  # noqa: ARG001 - the type of all of these
+async def _reason(page: PageContext) -> dict[str, Any]:
     return {"reason": page.form.get("reason", "").strip()}
 
 
-async def _extension(page: PageContext, run: str) -> dict[str, Any]:  # noqa: ARG001 - the type of all of these
+async def _extension(page: PageContext) -> dict[str, Any]:
     form = page.form
     limits = {name: form[name].strip() for name in LIMITS if form.get(name, "").strip()}
     return {"budget": limits or None, "deadline": form.get("deadline", "").strip(), "because": form.get("because", "")}
 
 
-async def _signal(page: PageContext, run: str) -> dict[str, Any]:  # noqa: ARG001 - the type of all of these
+async def _signal(page: PageContext) -> dict[str, Any]:
     return {"name": page.form.get("name", "").strip(), "value": json_or_text(page.form.get("value", ""))}
 
 
-async def _revoke(page: PageContext, run: str) -> dict[str, Any]:  # noqa: ARG001 - the type of all of these
+async def _revoke(page: PageContext) -> dict[str, Any]:
     return {"grant": page.form.get("grant", ""), "because": page.form.get("because", "").strip()}
 
 
-async def _fork(page: PageContext, run: str) -> dict[str, Any]:
+async def _fork(page: PageContext) -> dict[str, Any]:
     """Return the options of a fork: facts that were changed in the form, and further ones."""
+    [run] = page.ids
     form, step = page.form, step_number(page.form.get("at"))
     further = form.get("facts", "").strip()
     facts = json_object(further, "facts") if further else {}
@@ -77,7 +78,7 @@ async def _fork(page: PageContext, run: str) -> dict[str, Any]:
 
 
 # The commands of the forms of a run, and how each form is read.
-CONTROLS: Mapping[str, Callable[[PageContext, str], Awaitable[dict[str, Any]]]] = {
+CONTROLS: Mapping[str, Callable[[PageContext], Awaitable[dict[str, Any]]]] = {
     "pause": _reason,
     "resume": _resume,
     "cancel": _reason,

@@ -36,12 +36,12 @@ from limpet.web.limits import Buckets
 from limpet.web.replies import status_of
 from limpet.web.ui.browser_sessions import BrowserSession
 from limpet.web.ui.form_values import json_or_text
+from limpet.web.ui.inbox_pages import takes_yes_or_no
 from limpet.web.ui.page_context import PageContext
 from limpet.web.ui.rendering import render
 
 __all__ = ["DecidePages"]
 
-YES_OR_NO = {"type": "boolean"}
 # Decisions that no person made: the request is gone.
 GONE = ("expired", "withdrawn")
 
@@ -179,7 +179,7 @@ async def _open_page(
     page: PageContext, found: Mapping[str, Any], *, form: Mapping[str, str] | None = None, fault: str = ""
 ) -> Response:
     """Show an open request."""
-    takes_yes_or_no = found["kind"] == "approval" or (found["kind"] == "ask" and found["schema"] == YES_OR_NO)
+    is_approval = takes_yes_or_no(found)
     choices = found["context"]["choices"] if found["context"] else []
     known = (await page.ask("precedents", request=found["id"]))["items"] if found["tool"] else []
     context = {
@@ -188,8 +188,8 @@ async def _open_page(
         "form_token": page.session.form_token,
         "action": f"{page.root}/decide/{page.ids[0]}",
         "request": found,
-        "takes_yes_or_no": takes_yes_or_no,
-        "choices": [each for each in choices if not takes_yes_or_no or each["answer"] in ("approve", "reject")],
+        "takes_yes_or_no": is_approval,
+        "choices": [each for each in choices if not is_approval or each["answer"] in ("approve", "reject")],
         "precedents": len(known),
         "completed": sum(each["status"] == "completed" for each in known),
         "is_alone": _is_alone(page),

@@ -6,16 +6,16 @@ from typing import Any
 from starlette.responses import Response
 
 from limpet.errors import AlreadyAnswered, Expired, InvalidAnswer, InvalidArgument, NotAllowed, NotFound
+from limpet.service.answers import is_question
 from limpet.web.ui.form_values import json_or_text
 from limpet.web.ui.page_context import PageContext
 from limpet.web.ui.schema_forms import fields_of, value_of
 
-__all__ = ["inbox_page", "request_page", "submit_decision", "with_fields"]
+__all__ = ["inbox_page", "request_page", "submit_decision", "takes_yes_or_no", "with_fields"]
 
 ON_A_PAGE = 50
 # Runs whose standing approvals the inbox lists.
 RUNS = 20
-YES_OR_NO = {"type": "boolean"}
 NO_FAULT: Mapping[str, Any] = {"request": "", "text": "", "form": {}}
 
 
@@ -98,9 +98,14 @@ def with_fields(request: Mapping[str, Any], fault: Mapping[str, Any] = NO_FAULT)
         **request,
         "fields": kept[0],
         "answers": kept[1],
-        "is_approval": request["kind"] == "approval" or (request["kind"] == "ask" and request["schema"] == YES_OR_NO),
+        "is_approval": takes_yes_or_no(request),
         "typed": typed,
     }
+
+
+def takes_yes_or_no(request: Mapping[str, Any]) -> bool:
+    """Return whether a request is decided by approving or rejecting it."""
+    return request["kind"] in ("approval", "ask") and not is_question(request["kind"], request["schema"])
 
 
 async def _decided(page: PageContext, request: str | None) -> Any:

@@ -94,7 +94,7 @@ async def _run_page(page: PageContext, template: str, tab: str, report: Mapping[
 async def _around(page: PageContext, run: str, step: int | None, last: int) -> dict[str, Any]:
     """Return the selected step, the states before it and until the next one, and what changed between them.
 
-    A step that was refused has no number in the log; then it is the last step.
+    A step that was refused has no events of its own: then the last step is returned.
     """
     for number in (step, last) if step is not None else ():
         try:

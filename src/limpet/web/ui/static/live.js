@@ -2,6 +2,7 @@
 // the page is the same, and is reloaded by hand. One stream serves all tabs of a browser, while one of them is visible.
 
 const WAIT = 300; // milliseconds in which several changes are one
+const SLOW = 300; // milliseconds after which a page that a person asked for is shown as loading
 const RETRY = 2000; // milliseconds after which a page that could not be fetched is tried again
 const live = document.querySelector(".live");
 const stream = document.body.dataset.stream;
@@ -87,7 +88,11 @@ function placeOf(main, active) {
 
 // Show a page without leaving this one, unless a person has begun to work on it. Returns whether it could be fetched.
 export async function show(address, { isAsked = true } = {}) {
-  const reply = await fetch(address, { headers: { accept: "text/html" } });
+  const slow = isAsked ? setTimeout(() => document.querySelector("main").setAttribute("aria-busy", "true"), SLOW) : 0;
+  const reply = await fetch(address, { headers: { accept: "text/html" } }).finally(() => {
+    clearTimeout(slow);
+    document.querySelector("main").removeAttribute("aria-busy");
+  });
   if (reply.redirected && new URL(reply.url).pathname.endsWith("/login")) {
     location.assign(reply.url); // the session has ended
     return true;
