@@ -26,7 +26,7 @@ $(CORE): pyproject.toml constraints.txt
 
 $(READY): $(CORE)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[encryption,mcp,oidc,openai,postgres,remote,server]' --group dev
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[all]' --group dev
 	@touch $(READY)
 
 demo: $(CORE)  ## run the demo: an agent killed at step 6 of 9, and resumed

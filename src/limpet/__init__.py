@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from limpet.engine.steps.verdict import Permanent as Permanent
     from limpet.engine.steps.verdict import RetryAfter as RetryAfter
     from limpet.engine.worker.duties import Retention as Retention
-    from limpet.engine.worker.worker import Worker as Worker
+    from limpet.engine.worker.worker_settings import Worker as Worker
     from limpet.errors import AgentFailed as AgentFailed
     from limpet.errors import AlreadyAnswered as AlreadyAnswered
     from limpet.errors import AuthUnavailable as AuthUnavailable
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from limpet.errors import DeadlineExceeded as DeadlineExceeded
     from limpet.errors import DefinitionError as DefinitionError
     from limpet.errors import Divergence as Divergence
+    from limpet.errors import EngineUnavailable as EngineUnavailable
     from limpet.errors import Expired as Expired
     from limpet.errors import ExtraMissing as ExtraMissing
     from limpet.errors import FileFailed as FileFailed
@@ -203,7 +204,7 @@ else:
             "RetryAfter",
         ),
         "limpet.engine.worker.duties": ("Retention",),
-        "limpet.engine.worker.worker": ("Worker",),
+        "limpet.engine.worker.worker_settings": ("Worker",),
         "limpet.errors": (
             "AgentFailed",
             "AlreadyAnswered",
@@ -217,6 +218,7 @@ else:
             "DeadlineExceeded",
             "DefinitionError",
             "Divergence",
+            "EngineUnavailable",
             "Expired",
             "ExtraMissing",
             "FileFailed",

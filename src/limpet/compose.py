@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import unquote, urlsplit
 
 from typing_extensions import TypeVar
@@ -16,7 +16,8 @@ from limpet.clock import Clock, Duration, SystemClock, microseconds
 from limpet.engine.definitions.agents import Agent, Budget, Exclusive
 from limpet.engine.execution.log_redaction import RedactingFilter
 from limpet.engine.run.compaction import Compaction, Summariser
-from limpet.engine.worker.worker import Worker
+from limpet.engine.worker.engine import Engine
+from limpet.engine.worker.worker_settings import Worker
 from limpet.errors import (
     DefinitionError,
     ExtraMissing,
@@ -42,7 +43,7 @@ from limpet.stores.cipher import MasterKeys
 from limpet.stores.memory import MemoryBackend
 from limpet.stores.sqlite import HEALING, SqliteBackend
 
-__all__ = ["DEFAULT_URL", "is_server", "llm_agent", "open", "open_store", "summarise_with"]
+__all__ = ["DEFAULT_URL", "is_engine", "is_server", "llm_agent", "open", "open_engine", "open_store", "summarise_with"]
 
 log = logging.getLogger("limpet")
 log.addFilter(RedactingFilter())
@@ -56,6 +57,8 @@ MAX_CHANNEL_NAME = 50
 def open(  # noqa: PLR0913 - all by name, and few at a time
     url: str | None = None,
     *,
+    store: str | None = None,
+    engine: str | Engine | None = None,
     agents: Sequence[Agent[Any, Any]] = (),
     worker: bool | Worker = True,
     people: Mapping[str, Sequence[str]] | None = None,
@@ -68,7 +71,11 @@ def open(  # noqa: PLR0913 - all by name, and few at a time
     The app opens when it is entered (`async with`) or awaited; until then, nothing is touched.
 
     - `url`: the store; see `open_store`. With `https://…`, the address of `limpet serve`, the app is a client of that
-      server: it needs `worker=False` if it has agents, which then only give results their types.
+      server: it needs `worker=False` if it has agents, which then only give results their types. With
+      `temporal://host:7233/namespace`, Temporal has the runs driven, and `store` is the store.
+    - `store`: the store, if `url` is the address of Temporal. The default is LIMPET_URL.
+    - `engine`: the engine that has the runs of this app driven, if `url` is the store: an address of Temporal, or an
+      engine of your own. The default is LIMPET_ENGINE, then the workers of Limpet.
     - `agents`: the agents to serve. The worker also claims runs that an earlier process left unfinished.
     - `worker`: a `Worker` with settings, or False for no worker. LIMPET_WORKER=0 also means no worker.
     - `people`: members by group. If given, only the people to whom a request is addressed can decide it.
@@ -80,13 +87,14 @@ def open(  # noqa: PLR0913 - all by name, and few at a time
     - `token`: the access token for a server. The default is LIMPET_TOKEN.
     """
     clock = SystemClock()
+    driver, url = _engine_and_store(url, store, engine)
     if is_server(url):
         local = {"worker": None if worker is False else worker, "people": people, "notify": notify, "redact": redact}
         return _remote_app(_resolve_url(url), token, agents, clock, local)
     if token is not None:
         raise DefinitionError(what="open(token=…)", reason="only a server takes a token; pass its https:// address")
     settings = Settings(open_store(url), clock, RandomIds(clock))
-    settings.url = _resolve_url(url)
+    settings.url, settings.engine = _resolve_url(url), driver
     settings.people, settings.channels = people, dict(notify or {})
     settings.links = _links(settings.channels)
     settings.store.redaction = _redaction(redact)
@@ -108,6 +116,46 @@ def _links(channels: Mapping[str, Channel]) -> Any:
     found = importlib.import_module("limpet.service.decision_links").LinkMint.from_environment(os.environ)
     if found is None and channels:
         log.warning("Notices have no links: set LIMPET_LINK_KEY and LIMPET_PUBLIC_URL.")
+    return found
+
+
+def _engine_and_store(
+    url: str | None, store: str | None, engine: str | Engine | None
+) -> tuple[Engine | None, str | None]:
+    """Return the engine of an app, if it has one, and the URL of its store."""
+    if is_engine(url):
+        if engine is not None:
+            raise DefinitionError(what="open(engine=…)", reason="the address that was passed first is one already")
+        url, engine = store, url
+    elif store is not None:
+        raise DefinitionError(what="open(store=…)", reason="pass the store first, and the engine as engine=")
+    if is_server(url):
+        if engine is not None:
+            raise DefinitionError(what="open(engine=…)", reason="a server has an engine of its own; pass its store")
+        return None, url
+    engine = engine or os.environ.get("LIMPET_ENGINE") or None
+    return open_engine(engine) if isinstance(engine, str) else engine, url
+
+
+def is_engine(url: str | None) -> TypeGuard[str]:
+    """Return whether a URL is the address of an engine."""
+    return url is not None and url.partition(":")[0].lower() == "temporal"
+
+
+def open_engine(url: str) -> Engine:
+    """Return an engine by its address: `temporal://host:7233/namespace`. Nothing is called yet.
+
+    TLS and an API key come from Temporal's own environment variables, such as TEMPORAL_API_KEY.
+    """
+    if not is_engine(url):
+        raise DefinitionError(what="an engine", reason="its address is temporal://HOST:PORT/NAMESPACE")
+    try:
+        temporal = importlib.import_module("limpet.temporal")
+    except ImportError as error:
+        raise ExtraMissing(extra="temporal") from error
+    found: Engine = temporal.TemporalEngine(
+        temporal.TemporalAddress.parse(url), public_url=os.environ.get("LIMPET_PUBLIC_URL", "")
+    )
     return found
 
 

@@ -55,6 +55,7 @@
     ├── StoreUnavailable            The store accepts no work now
     │   └── StoreReplaced           The store's file was deleted or replaced while it was open
     ├── StaleServer                 The server is a former primary, or another database
+    ├── EngineUnavailable           The engine that has runs driven cannot be reached
     ├── Unsupported                 This store does not support the operation
     ├── NewerVersion                A newer version of Limpet wrote this
     ├── DamagedEvent                The event's kind and version are known, but its body does not decode
@@ -106,6 +107,7 @@ __all__ = [
     "DeadlineExceeded",
     "DefinitionError",
     "Divergence",
+    "EngineUnavailable",
     "Expired",
     "ExtraMissing",
     "FileFailed",
@@ -886,6 +888,18 @@ class StoreUnavailable(LimpetError):
     code = "store_unavailable"
     _summary = "The store accepts no work: {reason}."
     _hint = "Fix the cause (disk, space, connection) and retry. Repeating a write is safe."
+
+
+@dataclass(eq=False, repr=False)
+class EngineUnavailable(LimpetError):
+    """The engine that has runs driven cannot be reached. Commands are recorded all the same."""
+
+    engine: str
+    address: str
+    reason: str
+    code = "engine_unavailable"
+    _summary = "{engine} at {address} cannot be reached: {reason}."
+    _hint = "Correct the address or start the server. Nothing is lost: its workers take up the runs when it is back."
 
 
 def not_open(what: str = "app") -> StoreUnavailable:

@@ -19,7 +19,7 @@ from limpet.engine.execution.handle import Handle as AsyncHandle
 from limpet.engine.execution.principal import Principal
 from limpet.engine.execution.views import EventView, RunInfo
 from limpet.engine.run.blocking import BlockingRun as Run
-from limpet.engine.worker.worker import Worker
+from limpet.engine.worker.worker_settings import Worker
 from limpet.errors import WrongCall, not_open
 from limpet.service.app import App as AsyncApp
 from limpet.service.app import RunOptions, StartOptions

@@ -14,7 +14,8 @@ from limpet.engine.execution.recorder import Recorder
 from limpet.engine.waits import waits
 from limpet.engine.waits.notifications import NotificationRuns
 from limpet.engine.worker import run_driver
-from limpet.engine.worker.worker import StoreClock, WorkerLoop
+from limpet.engine.worker.worker import WorkerLoop
+from limpet.engine.worker.worker_settings import StoreClock
 from limpet.events import Event, inline
 from limpet.events import bodies as b
 from limpet.policy import risk

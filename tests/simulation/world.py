@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import limpet
 from limpet.clock import SECOND, Clock, FrozenClock
-from limpet.engine.worker.worker import Timing, Worker
+from limpet.engine.worker.worker_settings import Timing, Worker
 from limpet.errors import ConnectionLost, LimpetError, StoreUnavailable
 from limpet.events import Codec, Effects, Event
 from limpet.ids import SeededIds

@@ -18,7 +18,7 @@ from limpet.cli.options import Json, OwnUrl
 from limpet.cli.output import TableLayout, bar, print_json, print_table, print_text
 from limpet.clock import SystemClock
 from limpet.compose import DEFAULT_URL
-from limpet.engine.worker.worker import Worker
+from limpet.engine.worker.worker_settings import Worker
 from limpet.errors import ExtraMissing
 from limpet.ids import RandomIds
 from limpet.service.benchmark import BenchLoad, Measurement, agents, measure

@@ -17,9 +17,10 @@ import msgspec
 import typer
 
 import limpet
-from limpet.compose import is_server
+from limpet.compose import is_server, open_engine
 from limpet.engine.definitions.agents import Agent
-from limpet.engine.worker.worker import Worker
+from limpet.engine.worker.engine import Engine
+from limpet.engine.worker.worker_settings import Worker
 from limpet.errors import NotRemote
 from limpet.redaction import hide_secrets_in
 from limpet.service.app import App
@@ -30,6 +31,7 @@ __all__ = [
     "load_worker",
     "make_worker",
     "named_app",
+    "named_engine",
     "run_in_app",
     "run_with_app",
     "run_with_time",
@@ -44,12 +46,12 @@ LOOK = 1.0
 """Seconds between two checks whether the store has failed permanently."""
 
 
-def load_worker(target: str, url: str | None, worker: Worker) -> App:
+def load_worker(target: str, url: str | None, worker: Worker, engine: Engine | None = None) -> App:
     """Load MODULE:ATTRIBUTE, and return it as an app with a worker."""
-    return make_worker(_load(target), target, url, worker)
+    return make_worker(_load(target), target, url, worker, engine)
 
 
-def make_worker(found: Any, target: str, url: str | None, worker: Worker) -> App:
+def make_worker(found: Any, target: str, url: str | None, worker: Worker, engine: Engine | None = None) -> App:
     """Return an app with a worker, from an app, an agent or a list of agents."""
     if url is not None and is_server(url):
         raise NotRemote(what="a worker")
@@ -57,8 +59,16 @@ def make_worker(found: Any, target: str, url: str | None, worker: Worker) -> App
     if isinstance(found, App):
         if worker.keep is None and found.worker is not None:
             worker.keep = found.worker.keep  # The app's own rule is not lost when the command sets other options.
-        return found.replace(worker=worker, store=None if url is None else limpet.open_store(url), url=url)
-    return limpet.open(url, agents=agents).replace(worker=worker)
+        store = None if url is None else limpet.open_store(url)
+        return found.replace(worker=worker, store=store, url=url, engine=engine)
+    return limpet.open(url, agents=agents).replace(worker=worker, engine=engine)
+
+
+def named_engine(given: str) -> Engine:
+    """Return the engine with an address; `temporal` stands for the one that is configured, or on this machine."""
+    if given == "temporal":
+        given = os.environ.get("LIMPET_ENGINE") or "temporal://127.0.0.1:7233/default"
+    return open_engine(given)
 
 
 def _agents_of(found: Any, target: str) -> Sequence[Agent[Any, Any]]:

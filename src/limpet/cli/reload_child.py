@@ -18,7 +18,7 @@ from limpet.cli.lifeline import hold_lifeline
 from limpet.cli.load_app import load_worker, make_worker, serve_until_stopped
 from limpet.cli.watch import watch
 from limpet.engine.definitions.agents import Agent
-from limpet.engine.worker.worker import Worker
+from limpet.engine.worker.worker_settings import Worker
 from limpet.service.app import App
 
 __all__: list[str] = []

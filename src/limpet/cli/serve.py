@@ -21,6 +21,7 @@ from limpet.cli.load_app import (
     idle_app,
     load_worker,
     log_to_stderr,
+    named_engine,
     run_in_app,
     run_with_app,
     serve_until_stopped,
@@ -31,7 +32,7 @@ from limpet.clock import SystemClock, microseconds
 from limpet.compose import is_server
 from limpet.engine.execution.principal import Role
 from limpet.engine.worker.duties import Retention
-from limpet.engine.worker.worker import Worker
+from limpet.engine.worker.worker_settings import Worker
 from limpet.errors import LimpetError, NotRemote
 from limpet.service.app import App
 from limpet.service.doctor import CheckOptions, Finding, check_code, run_checks
@@ -215,6 +216,12 @@ def worker(  # noqa: PLR0913 - all by name, and few at a time
         list[str] | None, typer.Option(metavar="AGENT=AGE", help="Another age for an agent. Repeatable.")
     ] = None,
     archive: Annotated[Path | None, typer.Option(help="Folder to export each run to before deleting it.")] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ENGINE", help="`temporal` or temporal://HOST:PORT/NAMESPACE: drive the runs of this engine."
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Log one JSON object per line.")] = False,
 ) -> None:
     """Run a worker until SIGTERM or Ctrl-C.
@@ -223,6 +230,9 @@ def worker(  # noqa: PLR0913 - all by name, and few at a time
     releases its runs to other workers. A second signal stops it immediately.
 
     With --keep, the workers of a store delete runs that ended long ago, one worker at a time.
+
+    With --engine, the worker drives the runs that Temporal gives it, and no others. `temporal` stands for the address
+    in LIMPET_ENGINE, else temporal://127.0.0.1:7233/default.
     """
     if keep is None and (keep_status or keep_agent or archive):
         raise typer.BadParameter("--keep-status, --keep-agent and --archive need --keep AGE")
@@ -230,7 +240,7 @@ def worker(  # noqa: PLR0913 - all by name, and few at a time
         older_than=keep, by_status=ages(keep_status or []), by_agent=ages(keep_agent or []), archive=archive
     )
     settings = Worker(concurrency=concurrency, lease=lease, grace=grace, keep=rule or None, relaxed_gc=True)
-    app = load_worker(app_target(target, ""), url, settings)
+    app = load_worker(app_target(target, ""), url, settings, None if engine is None else named_engine(engine))
     asyncio.run(serve_until_stopped(app, json=json))
 
 

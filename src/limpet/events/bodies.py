@@ -21,7 +21,9 @@ class Attributed(Body, frozen=True, kw_only=True):
     by: str = ""
     """Name of the person or service; if `via` is "run", the id of the run. Empty if it is unknown."""
     via: str = ""
-    """The interface: "python", "cli", "http" or "mcp"; "run" for another run. Empty in logs of older versions."""
+    """The interface: "python", "cli", "http" or "mcp"; "run" for another run; the name of an engine. Empty in logs of
+    older versions.
+    """
 
 
 class Command(Attributed, frozen=True, kw_only=True):
@@ -62,6 +64,8 @@ class RunCreated(Attributed, frozen=True, kw_only=True):
     """External inputs that stay live where effects are stubbed."""
     asked: str = ""
     """Digest of the options that its creator chose, if they chose its id: a repeated start must have the same."""
+    engine: str = ""
+    """The engine that has the run driven, such as `temporal`; empty for the workers of Limpet."""
 
 
 class RunForked(Attributed, frozen=True, kw_only=True):
@@ -99,6 +103,8 @@ class RunForked(Attributed, frozen=True, kw_only=True):
     """External inputs that stay live where effects are stubbed."""
     asked: str = ""
     """Digest of the options that its creator chose, if they chose its id: a repeated fork must have the same."""
+    engine: str = ""
+    """The engine that has the run driven; see `RunCreated`."""
 
 
 class RunClaimed(Body, frozen=True, kw_only=True):
@@ -640,6 +646,13 @@ class PauseRequested(Command, frozen=True, kw_only=True):
 
 class ResumeRequested(Command, frozen=True, kw_only=True):
     """A person or client asked to resume a paused, quarantined, diverged or failed run."""
+
+
+class RunMoved(Command, frozen=True, kw_only=True):
+    """A person or client moved a run that no worker holds to another engine."""
+
+    engine: str
+    """The engine from now on; empty for the workers of Limpet."""
 
 
 class ScoreGiven(Command, frozen=True, kw_only=True):

@@ -60,6 +60,7 @@ AnyBody = (
     | b.CancelRequested
     | b.PauseRequested
     | b.ResumeRequested
+    | b.RunMoved
     | b.ScoreGiven
     | b.ScoreWithdrawn
     | b.CompensationStarted
@@ -184,8 +185,8 @@ def _refused(error: Exception) -> str:
 _CREATOR, _OWNER, _COMMAND, _STORE, _SPEAKER = WrittenBy
 
 KINDS = (
-    Kind("run.created", 5, b.RunCreated, _CREATOR),
-    Kind("run.forked", 5, b.RunForked, _CREATOR),
+    Kind("run.created", 6, b.RunCreated, _CREATOR),
+    Kind("run.forked", 6, b.RunForked, _CREATOR),
     Kind("run.claimed", 2, b.RunClaimed, _STORE),
     Kind("run.released", 2, b.RunReleased, _STORE),
     Kind("run.waiting", 1, b.RunWaiting, _OWNER),
@@ -226,6 +227,7 @@ KINDS = (
     Kind("cancel.requested", 2, b.CancelRequested, _COMMAND),
     Kind("pause.requested", 2, b.PauseRequested, _COMMAND),
     Kind("resume.requested", 2, b.ResumeRequested, _COMMAND),
+    Kind("run.moved", 1, b.RunMoved, _COMMAND),
     Kind("score.given", 1, b.ScoreGiven, _COMMAND),
     Kind("score.withdrawn", 1, b.ScoreWithdrawn, _COMMAND),
     Kind("compensation.started", 1, b.CompensationStarted, _OWNER),
@@ -264,6 +266,8 @@ UPCASTS: Upcasts = {
     ("run.forked", 3): _unchanged,  # version 4 adds `question_steps` and `details` in its patch
     ("run.created", 4): _unchanged,  # version 5 adds `asked`
     ("run.forked", 4): _unchanged,  # version 5 adds `asked`
+    ("run.created", 5): _unchanged,  # version 6 adds `engine`
+    ("run.forked", 5): _unchanged,  # version 6 adds `engine`
     ("run.cancelled", 1): _unchanged,  # version 2 adds `via`
     ("message.added", 1): _unchanged,  # version 2 adds `by` and `via`
     ("conversation.compacted", 1): _unchanged,  # version 2 adds `by`, `via` and `command`

@@ -22,7 +22,8 @@ from limpet.engine.execution.handle import Handle, Result
 from limpet.engine.execution.local_runs import LocalRuns
 from limpet.engine.execution.principal import Principal
 from limpet.engine.execution.views import EventView, RunInfo
-from limpet.engine.worker.worker import Worker
+from limpet.engine.worker.engine import Engine
+from limpet.engine.worker.worker_settings import Worker
 from limpet.errors import (
     InvalidArgument,
     InvalidReply,
@@ -80,19 +81,20 @@ class RemoteApp(App):
     def __repr__(self) -> str:
         return f"<app of {self._server.url}>"
 
-    def replace(
+    def replace(  # noqa: PLR0913 - all by name, and few at a time
         self,
         *,
         worker: Worker | None = None,
         store: Store | None = None,
         url: str | None = None,
         interface: str | None = None,
+        engine: Engine | None = None,
         idle: bool = False,
         creates_store: bool = True,
     ) -> "RemoteApp":
         """Return a copy of this app that is not open. A worker, or another store, needs the store itself."""
         del interface, idle, creates_store  # the server knows them
-        for name, given in (("worker", worker), ("store", store), ("url", url)):
+        for name, given in (("worker", worker), ("store", store), ("url", url), ("engine", engine)):
             if given is not None:
                 raise NotRemote(what=f"replace({name}=…)")
         return RemoteApp(self._server.copy(), self._clock, self._ids, self._all)

@@ -1,11 +1,12 @@
 """The app: the public API to start, control and inspect runs of one store. With agents, it also runs a worker."""
 
 import asyncio
+import importlib
 import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from copy import copy
 from datetime import datetime
-from typing import Annotated, Any, Self, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypedDict, TypeVar, Unpack, overload
 
 from limpet.arguments import checked
 from limpet.clock import Duration, microseconds, to_microseconds
@@ -19,7 +20,9 @@ from limpet.engine.run.children import creation
 from limpet.engine.run.conversation import CHAT
 from limpet.engine.worker.change_listener import GONE, ChangeListener, Subscription
 from limpet.engine.worker.duties import Duty
-from limpet.engine.worker.worker import Worker
+from limpet.engine.worker.engine import Engine
+from limpet.engine.worker.run_host import RunHost
+from limpet.engine.worker.worker_settings import Worker
 from limpet.errors import (
     InvalidAppend,
     InvalidArgument,
@@ -62,6 +65,9 @@ from limpet.state import ENDED, AgentState
 from limpet.stores import Appended, Claimed, Create, Store, Taken
 from limpet.stores.api.logs import LogPosition
 from limpet.stores.blobs import INLINE, MESSAGE_INLINE, Blob
+
+if TYPE_CHECKING:
+    from limpet.engine.worker.wake_calls import WakeCalls
 
 __all__ = ["App", "RunOptions", "StartOptions", "run_failed"]
 
@@ -161,19 +167,21 @@ class App(
         super().__init__(settings, agents)
         self._listener_task: asyncio.Task[None] | None = None
 
-    def replace(
+    def replace(  # noqa: PLR0913 - all by name, and few at a time
         self,
         *,
         worker: Worker | None = None,
         store: Store | None = None,
         url: str | None = None,
         interface: str | None = None,
+        engine: Engine | None = None,
         idle: bool = False,
         creates_store: bool = True,
     ) -> "App":
         """Return a copy of this app that is not open, with some settings replaced.
 
-        `worker` also lets an app without a worker have one; `idle` removes it. `store` and `url` name another store.
+        `worker` also lets an app without a worker have one; `idle` removes it. `store` and `url` name another store,
+        and `engine` another engine.
         `interface` is recorded with each decision. With `creates_store=False`, opening raises NoStore where no store
         exists, and writes no contracts.
         """
@@ -181,6 +189,7 @@ class App(
         settings.worker = None if idle else worker or settings.worker
         settings.store, settings.url = store or settings.store, url or settings.url
         settings.store.redaction = self.store.redaction
+        settings.engine = engine or settings.engine
         settings.interface, settings.creates_store = (
             interface or settings.interface,
             creates_store and settings.creates_store,
@@ -218,12 +227,20 @@ class App(
             self._loop = asyncio.get_running_loop()
             self._listener = ChangeListener(self.store, self._settings.clock, self._settings.listen_interval)
             self._listener_task = asyncio.create_task(self._listener.run(), name="limpet:change-listener")
+            if self._settings.engine is not None:
+                await self._open_engine(self._settings.engine)
             if worker is not None and has_work:
                 await self._start_worker(worker)
         except BaseException:
             await self.close()
             raise
         return self
+
+    async def _open_engine(self, engine: Engine) -> None:
+        await engine.open(await self.store.identity())
+        found = importlib.import_module("limpet.engine.worker.wake_calls")  # few processes need it
+        calls: WakeCalls = found.WakeCalls(engine, self._settings.clock)
+        self._wake_calls, self.store.on_ready = calls, calls.send
 
     async def _check_store_exists(self) -> None:
         exists = False
@@ -239,9 +256,12 @@ class App(
         assert self._listener is not None
         channels, links = self._settings.channels.items(), self._settings.links
         notifiers = [notifier(self.store, self._settings.clock, *each, links) for each in channels]
-        self._worker_loop = self._settings.worker_loop(
-            [*self._all, *notifiers, batch_agent(self)], worker, self._time, self, _duties(self.store, worker)
-        )
+        agents, duties = [*self._all, *notifiers, batch_agent(self)], _duties(self.store, worker)
+        engine = self._settings.engine
+        if engine is None:
+            self._worker_loop = self._settings.worker_loop(agents, worker, self._time, self, duties)
+        else:
+            self._worker_loop = self._settings.engine_loop(engine, agents, worker, self._time, self, duties)
         found = await self._worker_loop.start(self._listener)
         names = ", ".join(sorted(self._agents))
         log.info("worker %s: serving %s; resuming %d runs", self._worker_loop.id, names, found)
@@ -254,6 +274,10 @@ class App(
         if self._listener_task is not None:
             self._listener_task.cancel()
             self._listener_task = None
+        if self._wake_calls is not None and self._settings.engine is not None:
+            await self._wake_calls.close()
+            self._wake_calls = None
+            await self._settings.engine.close()
         self._feed.close()
         await self.audit_log.drain()
         await self.store.close()
@@ -356,6 +380,7 @@ class App(
                 **sender,
                 "labels": redaction.value(dict(how.get("labels") or {})),
                 "start_at": begins,
+                "engine": "" if self._settings.engine is None else self._settings.engine.name,
                 "asked": "" if how.get("id") is None else digest_of({name: how.get(name) for name in COMPARED}),
             },
         )
@@ -475,12 +500,17 @@ class App(
 
     # For handles
 
+    @property
+    def _host(self) -> RunHost | None:
+        """The runs that this app's worker drives."""
+        return None if self._worker_loop is None else self._worker_loop.host
+
     async def result(self, run: str, timeout: Duration | None, *, quiet: bool = False) -> Result:
         """Wait until a run has ended, and return its result. Raises RunFailed, RunCancelled, or NotDone after the
         timeout.
         """
-        local, loop = self.local_runs.of(run), self._worker_loop
-        ended = None if loop is not None and loop.is_driving(run) else await read_end(self.store, run)
+        local, host = self.local_runs.of(run), self._host
+        ended = None if host is not None and host.is_driving(run) else await read_end(self.store, run)
         if ended is not None:
             return await self._outcome(run, (ended[0].seq, ended[1]))
         local.waiters += 1
@@ -512,9 +542,8 @@ class App(
         """
         listener = self._check_open()
         ended, last = asyncio.Event(), 0
-        loop = self._worker_loop
-
-        notices = None if local is None else WaitNotices(self.store, listener, loop, local)
+        host = self._host
+        notices = None if local is None else WaitNotices(self.store, listener, host, local)
 
         def notify(place: LogPosition) -> None:
             nonlocal last
@@ -524,7 +553,7 @@ class App(
             elif notices is not None:
                 notices.notify(run, place)
 
-        subscription = Subscription(run, lambda: None if loop is not None and loop.is_driving(run) else 0, notify)
+        subscription = Subscription(run, lambda: None if host is not None and host.is_driving(run) else 0, notify)
         cancel_timer = None if timeout is None else self._settings.clock.call_later(microseconds(timeout), ended.set)
         listener.subscribe(subscription)
         try:

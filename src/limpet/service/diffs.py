@@ -249,7 +249,7 @@ def _of_event(event: Event, body: AnyBody, requests: Requests) -> ChangeInfo | N
             return None  # told with the change of the state
         case b.ValueRecorded() | b.ExternalRead() | b.BudgetReserved():
             return None
-        case b.ScoreGiven() | b.ScoreWithdrawn():
+        case b.ScoreGiven() | b.ScoreWithdrawn() | b.RunMoved():
             return None  # said about the run, and not a part of it
         case b.ConversationCreated() | b.ConversationForked() | b.ConversationCompacted() | b.MessageAdded():
             return None

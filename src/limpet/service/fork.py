@@ -123,6 +123,7 @@ async def plan_fork(
         goal=known.goal,
         item=known.position,
         items=len(known.plan),
+        engine=row.engine,
         **options.by.sender,
         **more,
     )

@@ -1,5 +1,6 @@
 """Settings of an app: its store, clock, worker and channels."""
 
+import importlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +10,16 @@ from limpet.engine.execution.handle import Port
 from limpet.engine.execution.kit import Kit, ToolCaller
 from limpet.engine.execution.user_code import UserCode
 from limpet.engine.worker.duties import Duty
-from limpet.engine.worker.worker import StoreClock, Timing, Worker, WorkerLoop
+from limpet.engine.worker.run_host import RunHost
+from limpet.engine.worker.worker import WorkerLoop
+from limpet.engine.worker.worker_settings import StoreClock, Timing, Worker
 from limpet.ids import Ids
 from limpet.service.notices import Channel, told_of
 from limpet.stores import Store
 
 if TYPE_CHECKING:
+    from limpet.engine.worker.engine import Engine
+    from limpet.engine.worker.engine_loop import EngineLoop
     from limpet.service.decision_links import LinkMint
 
 __all__ = ["Settings"]
@@ -48,6 +53,8 @@ class Settings:
         """Makes links to decide requests, which notices then contain."""
         self.interface = "python"
         """Name of the interface through which commands arrive."""
+        self.engine: Engine | None = None
+        """The engine that has the app's runs driven; None for the workers of Limpet."""
 
     def worker_loop(
         self,
@@ -58,6 +65,25 @@ class Settings:
         duties: Sequence[Duty] = (),
     ) -> WorkerLoop:
         """Create a worker loop for some agents and duties."""
+        return WorkerLoop(self._host("", agents, worker, time, port), self.timing, duties)
+
+    def engine_loop(
+        self,
+        engine: "Engine",
+        agents: Sequence[Agent[Any, Any]],
+        worker: Worker,
+        time: StoreClock,
+        port: Port,
+        duties: Sequence[Duty] = (),
+    ) -> "EngineLoop":
+        """Create the loop of a worker of another engine. Few processes need it, so it is imported here."""
+        loop = importlib.import_module("limpet.engine.worker.engine_loop").EngineLoop
+        made: EngineLoop = loop(engine, self._host(engine.name, agents, worker, time, port), duties)
+        return made
+
+    def _host(
+        self, engine: str, agents: Sequence[Agent[Any, Any]], worker: Worker, time: StoreClock, port: Port
+    ) -> RunHost:
         kit = Kit(
             store=self.store,
             clock=self.clock,
@@ -71,5 +97,6 @@ class Settings:
             port=port,
             channels={name: told_of(each) for name, each in self.channels.items()},
             parole=worker.parole,
+            engine=engine,
         )
-        return WorkerLoop(kit, agents, worker, time, self.timing, duties)
+        return RunHost(kit, agents, worker, time, self.timing)

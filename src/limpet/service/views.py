@@ -79,6 +79,7 @@ def run_info(row: RunRow, waits_for: Sequence[WaitsFor]) -> RunInfo:
         ended=to_datetime_or_none(row.ended),
         deadline=to_datetime_or_none(row.deadline),
         cost=row.cost,
+        engine=row.engine,
         user=row.user,
         session=row.session,
         conversation=row.conversation or conversation_of(row.id),
@@ -116,7 +117,7 @@ def not_a_run(id: str) -> InvalidArgument:
     return InvalidArgument(path="run", reason=f"{id!r} is a conversation; use `messages` or `say`")
 
 
-AFTER_END = (b.AgentReturned, b.BudgetExtended, b.DeadlineExtended, b.ScoreGiven, b.ScoreWithdrawn)
+AFTER_END = (b.AgentReturned, b.BudgetExtended, b.DeadlineExtended, b.RunMoved, b.ScoreGiven, b.ScoreWithdrawn)
 # Number of events after the end to read at a time.
 AFTER_END_PAGE = 100
 
@@ -125,7 +126,7 @@ async def read_end(store: Store, run: str) -> tuple[Event, Ended] | None:
     """Return the event with which a run ended, or None if it has not.
 
     The end is the last event of its log, except that a run can be scored, the budget and deadline of a failed one can
-    be extended, and a run that it called can return.
+    be extended, it can move to another engine, and a run that it called can return.
     """
     before, limit = None, 1
     while page := await store.read(run, before=before, limit=limit, backwards=True):

@@ -13,7 +13,7 @@ from functools import partial
 from limpet.engine.execution.local_runs import LocalRun
 from limpet.engine.execution.views import Request, WaitsFor
 from limpet.engine.worker.change_listener import GONE, ChangeListener, Subscription
-from limpet.engine.worker.worker import WorkerLoop
+from limpet.engine.worker.run_host import RunHost
 from limpet.errors import LimpetError
 from limpet.events import bodies as b
 from limpet.redaction import hide_secrets
@@ -124,8 +124,8 @@ def say_once(line: str, local: LocalRun) -> None:
 class WaitNotices:
     """Prints why a run waits, once for each reason, while a call waits for its result."""
 
-    def __init__(self, store: Store, listener: ChangeListener, worker: WorkerLoop | None, local: LocalRun) -> None:
-        self._store, self._listener, self._worker, self._local = store, listener, worker, local
+    def __init__(self, store: Store, listener: ChangeListener, host: RunHost | None, local: LocalRun) -> None:
+        self._store, self._listener, self._host, self._local = store, listener, host, local
         self._seen: dict[str, int] = {}
         """Last sequence at which each run was examined."""
         self._children: list[Subscription] = []
@@ -137,7 +137,7 @@ class WaitNotices:
             return
         is_first = run not in self._seen
         self._seen[run] = place.seq
-        is_served = self._worker is not None and self._worker.serves(place.agent, place.version)
+        is_served = self._host is not None and self._host.serves(place.agent, place.version)
         if place.status == "waiting" or (not is_served and (place.status == "pending" or is_first)):
             task = asyncio.create_task(self._examine(run))
             self._tasks.add(task)
@@ -192,4 +192,4 @@ class WaitNotices:
             self._listener.subscribe(subscription)
 
     def _known(self, run: str) -> int | None:
-        return None if self._worker is not None and self._worker.is_driving(run) else 0
+        return None if self._host is not None and self._host.is_driving(run) else 0

@@ -358,6 +358,8 @@ class Fold:
                 self._count("compensations")
             case b.ValueRecorded() | b.VersionChosen() | b.MessageSaid() | b.ScoreGiven() | b.ScoreWithdrawn():
                 pass
+            case b.RunMoved():
+                pass  # where the run is driven is not a part of its state
             case b.CompensationCompleted() | b.CompensationFailed() | b.CompensationSkipped():
                 pass
             case (

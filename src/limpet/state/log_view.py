@@ -310,6 +310,7 @@ class LogView:
                 | b.PatchReceived()
                 | b.CancelRequested()
                 | b.PauseRequested()
+                | b.RunMoved()
                 | b.ScoreGiven()
                 | b.ScoreWithdrawn()
                 | b.ConversationCreated()

@@ -156,13 +156,15 @@ def _outcome(tx: Transaction, planned: Plan, number: int | None) -> Outcome:
 
 def append(tx: Transaction, op: writes.Append) -> Outcome:
     """Write all legs of an append, or none of them."""
-    legs = op.legs
+    legs, tx.ready = op.legs, []
     try:
         if len(legs) == 1:
             [leg] = legs
-            return _create(tx, leg) if isinstance(leg, writes.Create) else writes.Appended((_write_leg(tx, leg),))
-        with tx.tables.undoable():
-            return _write_legs(tx, legs)
+            done = _create(tx, leg) if isinstance(leg, writes.Create) else writes.Appended((_write_leg(tx, leg),))
+        else:
+            with tx.tables.undoable():
+                done = _write_legs(tx, legs)
+        return done._replace(ready=tuple(tx.ready)) if tx.ready else done
     except _AlreadyWritten:
         return writes.Appended(tuple(_head_as_written(tx, leg) for leg in legs))
     except _NotWritten as not_written:
@@ -362,6 +364,7 @@ def _insert(tx: Transaction, row: RunRow, sealed: Sequence[Sealed], blobs: Seque
     tx.tables.insert(number, events, [keys_of(each.body) for each in sealed])
     tx.refer(number, blobs)
     row = replace(row, number=number)
+    tx.note_ready(row)
     claimed = None if row.worker is None else writes.Claimed(row, died=False, log=tuple(events))
     return writes.Appended((row.head,), row, claimed)
 

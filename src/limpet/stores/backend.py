@@ -259,7 +259,10 @@ class Tables(Protocol):
         """Return the runs that a worker holds."""
 
     def ready(self, agent: str, versions: Sequence[str], limit: int) -> list[RunRow]:
-        """Return runs of an agent that may be claimed now and whose exclusive slot is free, longest ready first."""
+        """Return runs of an agent that may be claimed now and whose exclusive slot is free, longest ready first.
+
+        Runs of other engines are left out.
+        """
 
     def take_slot(self, name: str, size: int, number: int, *, driven: bool) -> bool:
         """Take one of `size` slots for a run, or keep the one it has. A driven slot lasts as long as the claim."""
@@ -426,6 +429,12 @@ class Backend(Protocol):
 
     def workers(self) -> list[WorkerRow]:
         """Return all workers."""
+
+    def due(self, engine: str, after: tuple[int, int], until: int, limit: int) -> list[RunRow]:
+        """Return the runs of an engine that no worker holds and that are ready by a time, longest ready first.
+
+        `after` is the time and the number of the last run of the page before.
+        """
 
     def duties(self) -> list[DutyRow]:
         """Return all duties, by name."""

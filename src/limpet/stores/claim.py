@@ -46,8 +46,15 @@ def retire(tx: Transaction, op: writes.Retire) -> None:
 
 
 def claim(tx: Transaction, op: writes.Claim) -> tuple[writes.Claimed, ...]:
-    """Claim ready runs and runs of dead workers, longest waiting first."""
+    """Claim ready runs and runs of dead workers, longest waiting first.
+
+    A worker of another engine is told which run to drive, and claims none here. It only releases the runs of dead
+    workers of its engine, so that they are ready again.
+    """
     me = _worker(tx, op.worker)
+    if me.engine:
+        _release_orphans(tx, me)
+        return ()
     me = replace(me, agents={agent: versions for agent, versions in me.agents.items() if agent not in op.skip})
     dead = _dead_workers(tx, me)
     orphans = [row for worker in dead for row in _orphans(tx, worker, me)]
@@ -68,10 +75,25 @@ def claim(tx: Transaction, op: writes.Claim) -> tuple[writes.Claimed, ...]:
     claimed = tuple(
         _take(tx, row, op.worker, alone=is_alone and row.number in group, log=logs.get(row.id)) for row in taken
     )
+    _drop_idle(tx, dead)
+    return claimed
+
+
+def _release_orphans(tx: Transaction, me: WorkerRow) -> None:
+    dead = [worker for worker in _dead_workers(tx, me) if worker.engine == me.engine]
+    for worker in dead:
+        for found in tx.tables.held_by(worker.id):
+            row = tx.tables.row_if_free(found)
+            if row is not None and row.worker == worker.id:
+                tx.write(row, (b.RunReleased(reason="the worker died", died=True),), me.id)
+    _drop_idle(tx, dead)
+
+
+def _drop_idle(tx: Transaction, dead: Sequence[WorkerRow]) -> None:
+    """Delete dead workers that hold no runs any more."""
     for worker in dead:
         if tx.tables.lock_worker(worker) and not tx.tables.held_by(worker.id):
             tx.tables.drop_worker(worker.id)
-    return claimed
 
 
 def claim_run(tx: Transaction, op: writes.ClaimRun) -> writes.Claimed | writes.NotClaimed:
@@ -79,6 +101,8 @@ def claim_run(tx: Transaction, op: writes.ClaimRun) -> writes.Claimed | writes.N
     me, row, now = _worker(tx, op.worker), tx.row(op.run), tx.tables.now()
     if row.type != "run" or row.status in ENDED:
         return writes.NotClaimed("ended")
+    if row.engine != me.engine:
+        return writes.NotClaimed("moved")
     if row.agent_version not in me.agents.get(row.agent, ()) or not is_readable(tx.codec, row):
         return writes.NotClaimed("not_served")
     holder = None if row.worker is None else tx.tables.worker(row.worker)
@@ -101,7 +125,8 @@ def may_start_claimed(tx: Transaction, row: RunRow, worker: str) -> bool:
 
     A run that needs a slot queues, because others may wait for that slot longer.
     """
-    return row.type == "run" and row.start_at is None and row.exclusive is None and tx.is_registered(worker)
+    can_start = row.type == "run" and not row.engine and row.start_at is None and row.exclusive is None
+    return can_start and tx.is_registered(worker)
 
 
 def _short_logs(tx: Transaction, rows: Sequence[RunRow]) -> dict[str, list[Event]]:
@@ -176,7 +201,8 @@ def _orphans(tx: Transaction, dead: WorkerRow, me: WorkerRow) -> list[RunRow]:
         row = tx.tables.row_if_free(found)
         if row is None or row.worker != dead.id:
             continue  # Another worker is claiming it.
-        if row.agent_version in me.agents.get(row.agent, ()) and is_readable(tx.codec, row):
+        is_served = row.engine == me.engine and row.agent_version in me.agents.get(row.agent, ())
+        if is_served and is_readable(tx.codec, row):
             orphans.append(row)
         else:
             tx.tables.free_slots(row.number, driven_only=True)

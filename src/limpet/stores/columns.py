@@ -72,6 +72,7 @@ def saved_columns(row: RunRow) -> tuple[Any, ...]:
         row.cancelling,
         row.deadline,
         row.cost,
+        row.engine,
     )
 
 

@@ -33,6 +33,9 @@ def _is_possible(body: AnyBody, row: RunRow) -> bool:
             return row.status in ("waiting", "running") or (row.status == "failed" and not row.undoing)
         case b.PauseRequested():
             return row.status not in ENDED and not row.cancelling
+        case b.RunMoved():
+            is_resumable = row.status == "failed" and not row.undoing
+            return row.worker is None and (is_resumable or row.status not in ENDED)
         case b.AgentReturned():
             return row.status not in ("completed", "cancelled")  # A failed run may be resumed, and then needs this.
         case b.BudgetExtended() | b.DeadlineExtended():
@@ -46,6 +49,7 @@ _NOUNS: dict[type[AnyBody], str] = {
     b.CancelRequested: "cancelling",
     b.PauseRequested: "pausing",
     b.ResumeRequested: "resuming",
+    b.RunMoved: "moving",
     b.SignalReceived: "a signal",
     b.PatchReceived: "a patch",
     b.AgentReturned: "a called agent's return",

@@ -295,7 +295,8 @@ def _rebuild(tx: Transaction, op: writes.Rebuild) -> None:
 def _load(tx: Transaction, op: writes.Load) -> RunRow:
     """Insert the log verbatim and rebuild its rows.
 
-    A run that a worker held in the other store is released, and one that has not ended is paused.
+    A run that a worker held in the other store is released. One that has not ended is paused, and driven by the
+    workers of this store.
     """
     first, last = op.events[0], op.events[-1]
     if first.run.startswith(writes.AUDIT):
@@ -318,11 +319,10 @@ def _load(tx: Transaction, op: writes.Load) -> RunRow:
         tx.write(row, (b.RunReleased(reason="loaded from another store"),), op.actor)
         row = tx.row(first.run)
     if row.type == "run" and row.status not in ENDED:
-        tx.write(
-            row,
-            (b.PauseRequested(command=f"load:{last.hash.hex()[:32]}", reason="loaded from another store"),),
-            op.actor,
-        )
+        name = f"load:{last.hash.hex()[:32]}"
+        paused = b.PauseRequested(command=name, reason="loaded from another store")
+        here = (b.RunMoved(command=f"{name}:engine", engine=""),) if row.engine else ()
+        tx.write(row, (paused, *here), op.actor)
     return tx.row(first.run)
 
 
@@ -373,5 +373,6 @@ _PERFORM: dict[type[writes.Op[Any]], Callable[[Transaction, Any], object]] = {
     writes.Rebuild: _rebuild,
     writes.Recount: lambda tx, _: tx.tables.recount(),
     writes.Settle: _settle,
+    writes.Identify: lambda tx, op: tx.tables.settle(writes.IDENTITY, op.id),
     writes.SaveKeys: _save_keys,
 }

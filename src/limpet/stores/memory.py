@@ -217,6 +217,17 @@ class MemoryBackend:
         with self._lock:
             return self._tables.workers()
 
+    def due(self, engine: str, after: tuple[int, int], until: int, limit: int) -> list[RunRow]:
+        """Return the runs of an engine that no worker holds and that are ready by a time, longest ready first."""
+        with self._lock:
+            rows = list(self._tables.streams.values())
+        found = [
+            ((row.ready_at, row.number), row)
+            for row in rows
+            if row.engine == engine and row.ready_at is not None and row.ready_at <= until
+        ]
+        return [row for place, row in sorted(found, key=lambda each: each[0]) if place > after][:limit]
+
     def duties(self) -> list[DutyRow]:
         """Return all duties, by name."""
         with self._lock:
@@ -723,6 +734,7 @@ class MemoryTables:
             (row.ready_at, row.number, row)
             for row in self.streams.values()
             if row.agent == agent
+            and not row.engine
             and row.agent_version in versions
             and row.ready_at is not None
             and row.ready_at <= now

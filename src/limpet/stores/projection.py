@@ -85,7 +85,13 @@ class Undoing(NamedTuple):
     """A compensation has started."""
 
 
-RowChange = Left | GoalChanged | Woken | Paid | DeadlineMoved | Cancelling | Paused | Resumed | Undoing
+class Moved(NamedTuple):
+    """Another engine has the run driven from now on."""
+
+    engine: str
+
+
+RowChange = Left | GoalChanged | Woken | Paid | DeadlineMoved | Cancelling | Paused | Resumed | Undoing | Moved
 
 
 class RequestInserted(NamedTuple):
@@ -197,6 +203,8 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
             return Delta(row=Resumed())
         case b.CompensationStarted() | b.CompensationSkipped():
             return Delta(row=Undoing())
+        case b.RunMoved():
+            return Delta(row=Moved(body.engine))
         case b.ScoreGiven():
             return Delta(score=ScoreSaved(_score(event, body)))
         case b.ScoreWithdrawn():
@@ -268,6 +276,7 @@ def new_row(event: Event, body: AnyBody) -> RunRow:
                 item=None if isinstance(plan, UnsetType) else current_item([item.status for item in plan]),
                 items=0 if isinstance(plan, UnsetType) else len(plan),
                 deadline=body.deadline,
+                engine=body.engine,
             )
         case b.RunForked():
             return replace(
@@ -286,6 +295,7 @@ def new_row(event: Event, body: AnyBody) -> RunRow:
                 origin=body.run,
                 origin_at=body.at,
                 deadline=body.deadline,
+                engine=body.engine,
                 labels=body.labels,
             )
         case b.ConversationCreated() | b.ConversationForked():
@@ -324,7 +334,7 @@ def claimed_row(row: RunRow, event: Event, body: b.RunClaimed) -> RunRow:
     )
 
 
-def apply(row: RunRow, change: RowChange, now: int) -> RunRow:  # noqa: C901 - one match over all changes
+def apply(row: RunRow, change: RowChange, now: int) -> RunRow:  # noqa: C901, PLR0912 - one match over all changes
     """Return the row after a change. `now` is the store's time, since no decision depends on an event's own time."""
     match change:
         case Left():
@@ -353,6 +363,8 @@ def apply(row: RunRow, change: RowChange, now: int) -> RunRow:  # noqa: C901 - o
             return _resumed(row, now) if row.status in ("failed", "waiting") else row
         case Undoing():
             return replace(row, undoing=True)
+        case Moved():
+            return replace(row, engine=change.engine)
         case _:
             assert_never(change)
 

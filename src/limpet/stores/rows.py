@@ -16,6 +16,7 @@ __all__ = [
     "KeyRow",
     "Late",
     "Place",
+    "ReadyRun",
     "Recent",
     "RequestFilter",
     "RequestRow",
@@ -83,6 +84,8 @@ class RunRow(Part, frozen=True, kw_only=True):
     """The run fails at this time, and its requests cannot be answered any more."""
     cost: float = 0.0
     """Recorded cost of its steps and of the runs that it called; for a fork, since it was forked."""
+    engine: str = ""
+    """The engine that has the run driven; empty for the workers of Limpet."""
     labels: dict[str, str] = {}
 
     @property
@@ -144,6 +147,8 @@ class WorkerRow(Part, frozen=True, kw_only=True):
     """The agents that it serves, each with the versions that it accepts."""
     started: int = 0
     lease_until: int = 0
+    engine: str = ""
+    """The engine whose runs it drives; empty for a worker that claims runs itself."""
 
 
 class DutyRow(Part, frozen=True, kw_only=True):
@@ -317,6 +322,17 @@ class ScoreFilter(Part, frozen=True, kw_only=True):
     """Only scores that were given at this time or later."""
     before: tuple[int, str, int] | None = None
     """Only scores before the one with this time, run and sequence."""
+
+
+class ReadyRun(NamedTuple):
+    """A run of another engine that can continue now."""
+
+    id: str
+    agent: str
+    version: str
+    seq: int
+    """Sequence of its last event."""
+    engine: str
 
 
 class Place(NamedTuple):

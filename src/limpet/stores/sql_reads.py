@@ -165,6 +165,10 @@ class SqlReads(ABC):
         """Return all workers."""
         return [worker_of(found) for found in self._all("workers")]
 
+    def due(self, engine: str, after: tuple[int, int], until: int, limit: int) -> list[RunRow]:
+        """Return the runs of an engine that no worker holds and that are ready by a time, longest ready first."""
+        return [row_of(found) for found in self._all("due", engine, *after, until, limit)]
+
     def duties(self) -> list[DutyRow]:
         """Return all duties, by name."""
         return [duty_of(found) for found in self._all("duties")]

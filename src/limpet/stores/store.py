@@ -71,6 +71,11 @@ class Store(Leases, Snapshots, Lists, Tokens, Changes, Maintenance):
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
+    async def identity(self) -> str:
+        """Return the random id of this store, which other systems use to tell it from others."""
+        known = await self._ask(lambda: self._backend.setting(writes.IDENTITY))
+        return await self._submit(writes.Identify(id=self._ids.new())) if known is None else known
+
     async def about(self) -> StoreInfo:
         """Return the database behind the store."""
         return await self._ask(self._backend.about)

@@ -23,7 +23,7 @@ from limpet.stores.projection import (
     project,
 )
 from limpet.stores.row_encryption import hide_goal, hide_request, hide_score
-from limpet.stores.rows import RequestRow, RunRow
+from limpet.stores.rows import ReadyRun, RequestRow, RunRow
 
 __all__ = ["Transaction", "references", "request_of"]
 
@@ -38,6 +38,8 @@ class Transaction:
     codec: Codec
     blobs: dict[str, int] = field(default_factory=dict)
     """Numbers of blobs that are known to exist until the end of the transaction."""
+    ready: list[ReadyRun] = field(default_factory=list)
+    """Runs of other engines that became ready in the operation in progress."""
     _registered: dict[str, bool] = field(default_factory=dict)
 
     def row(self, run: str) -> RunRow:
@@ -97,11 +99,18 @@ class Transaction:
             self._apply_request(row, delta.request)
             self._apply_score(row, delta.score)
         self.tables.save(row)
+        if row.engine and before.worker is None:  # the engine is told by the drive itself if one was under way
+            self.note_ready(row)
         if before.worker is not None and row.worker is None:
             self.tables.free_slots(row.number, driven_only=row.status not in ENDED)
         if row.status in ENDED:
             for request in self.tables.open_requests(row.number):
                 self._apply_request(row, RequestClosed(request.id, "withdrawn"))
+
+    def note_ready(self, row: RunRow) -> None:
+        """Note that a run of another engine may continue, unless it still waits."""
+        if row.engine and row.worker is None and row.ready_at is not None and row.type == "run":
+            self.ready.append(ReadyRun(row.id, row.agent, row.agent_version, row.seq, row.engine))
 
     def _apply_request(self, row: RunRow, change: RequestChange | None) -> None:
         if change is None:

@@ -29,12 +29,13 @@ from limpet.events.bodies import (
 from limpet.ids import check_id
 from limpet.state import AgentState, apply
 from limpet.stores.blobs import Blob
-from limpet.stores.rows import ContractRow, KeyRow, RunRow, TokenRow, WorkerRow
+from limpet.stores.rows import ContractRow, KeyRow, ReadyRun, RunRow, TokenRow, WorkerRow
 
 __all__ = [
     "AUDIT",
     "DERIVED",
     "ENCRYPTED",
+    "IDENTITY",
     "YES",
     "AddToken",
     "Append",
@@ -51,6 +52,7 @@ __all__ = [
     "EndUpload",
     "Extend",
     "Extension",
+    "Identify",
     "KeepDuty",
     "KeepLate",
     "Leg",
@@ -86,8 +88,8 @@ __all__ = [
 ]
 
 R_co = TypeVar("R_co", covariant=True)
-# The settings that record whether a store is encrypted, and whether all its events are indexed by step.
-ENCRYPTED, DERIVED, YES = "encrypted", "derived_with_costs", "yes"
+# The settings that record whether a store is encrypted, whether all its events are indexed by step, and its id.
+ENCRYPTED, DERIVED, IDENTITY, YES = "encrypted", "derived_with_costs", "identity", "yes"
 # Events with which the owner gives up the run.
 LEAVING = (RunWaiting, RunCompleted, RunFailed, RunCancelled)
 
@@ -147,6 +149,8 @@ class Appended(NamedTuple):
     """The new row as it was created, if the append was a single creation."""
     claimed: "Claimed | None" = None
     """The claim, if a new run was also claimed; at most one leg may do that."""
+    ready: tuple[ReadyRun, ...] = ()
+    """Runs of other engines that can continue because of this append; the engines are to be told."""
 
 
 class Missed(NamedTuple):
@@ -176,9 +180,9 @@ class Claimed(NamedTuple):
 class NotClaimed(NamedTuple):
     """A run that a worker asked for and did not get."""
 
-    why: Literal["held", "not_before", "waiting", "ended", "no_slot", "not_served"]
+    why: Literal["held", "not_before", "waiting", "ended", "no_slot", "not_served", "moved"]
     """Another worker holds it, it is not due yet, it waits for something, it has ended, its slots are taken or it is
-    suspected of killing workers, or the worker does not serve it.
+    suspected of killing workers, the worker does not serve it, or another engine has it driven.
     """
     until: int | None = None
     """When to ask again, by the store's clock; None if no time helps."""
@@ -443,6 +447,12 @@ class Settle(Op[bool], frozen=True, kw_only=True):
     """Returns whether the store is encrypted, which is decided once, when it is created."""
 
     encrypted: bool
+
+
+class Identify(Op[str], frozen=True, kw_only=True):
+    """Gives the store an identity, unless it has one; the result is its identity."""
+
+    id: str
 
 
 class MarkIndexed(Op[None], frozen=True, kw_only=True):

@@ -13,7 +13,8 @@ from limpet.engine.definitions.agents import Agent, check_agent
 from limpet.engine.definitions.tools import Tool
 from limpet.engine.execution.handle import Port, Result
 from limpet.engine.worker.duties import Duty
-from limpet.engine.worker.worker import StoreClock, Timing, Worker, WorkerLoop
+from limpet.engine.worker.worker import WorkerLoop
+from limpet.engine.worker.worker_settings import StoreClock, Timing, Worker
 from limpet.errors import InvalidArgument
 from limpet.ids import SeededIds
 from limpet.llm.model import Model
@@ -62,7 +63,7 @@ class TestSettings(Settings):
         """Create a worker loop with the same id each time, so that it takes over its predecessor's runs immediately."""
         loop = super().worker_loop(agents, worker, time, port, duties)
         names = sorted(each.name for each in agents if not each.name.startswith(OWN))
-        loop.rename(f"w-{'-'.join(names)}")
+        loop.host.rename(f"w-{'-'.join(names)}")
         return loop
 
 
@@ -172,10 +173,11 @@ class TestApp(App):
         if self._test_settings.faulty.is_down:
             await self.crash()
         loop = self._worker_loop
-        for run, task in loop.waiting if loop is not None else ():
+        assert loop is None or isinstance(loop, WorkerLoop)
+        for run, task in loop.host.waiting if loop is not None else ():
             if run not in self._warned and warn_of_timeouts(run, task):
                 self._warned.add(run)
-        return loop is None or (not loop.is_busy and await loop.claim() == 0 and not loop.is_busy)
+        return loop is None or (not loop.host.is_busy and await loop.claim() == 0 and not loop.host.is_busy)
 
     async def _next_wake(self) -> int | None:
         return min((row.ready_at for row in await self._live() if row.ready_at is not None), default=None)

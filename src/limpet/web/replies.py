@@ -49,6 +49,7 @@ STATUS: Mapping[type[e.LimpetError], int] = {
     e.StaleServer: 503,
     e.StoreRefused: 503,
     e.StoreUnavailable: 503,
+    e.EngineUnavailable: 503,
     e.WrongKeys: 503,
 }
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import limpet
 from limpet.clock import Clock, microseconds, to_microseconds
 from limpet.engine.execution.views import EventView
-from limpet.engine.worker.worker import Worker
+from limpet.engine.worker.worker_settings import Worker
 from limpet.ids import RandomIds
 from limpet.stores import Backend
 from limpet.stores.memory import MemoryBackend

@@ -10,7 +10,7 @@ import pytest
 
 import limpet
 from limpet.clock import SECOND, FrozenClock
-from limpet.engine.worker.worker import Timing, Worker
+from limpet.engine.worker.worker_settings import Timing, Worker
 from limpet.errors import StoreUnavailable
 from limpet.events import Codec
 from limpet.events import bodies as b
@@ -189,12 +189,12 @@ async def test_a_worker_that_lost_the_run_stops_it_at_the_sweep(slow: Slow) -> N
         await slow.advance(50)
         row = await app.store.get("r")
         await app.store.register(WorkerRow(id="other", agents={agent.name: (agent.version,)}), lease=10**12)
-        async with app._worker_loop._claim_lock:  # type: ignore[union-attr]  # the other worker is faster
+        async with app._worker_loop.host.claiming:  # type: ignore[union-attr]  # the other worker is faster
             await app.store.release("r", fence=row.fence, worker=row.worker or "", reason="lost")
             assert await app.store.claim("other", limit=1)
         before = await kinds(app, "r")
         await slow.advance(400)
-        [driver] = app._worker_loop._drivers.values()  # type: ignore[union-attr]
+        [driver] = app._worker_loop.host._drivers.values()  # type: ignore[union-attr]
         assert isinstance(driver._x.gate.stopped, limpet.LeaseLost)  # type: ignore[union-attr]
         await slow.advance(4000)
         assert await kinds(app, "r") == before
@@ -226,7 +226,7 @@ async def test_a_full_disk_stops_the_run_and_it_continues_later(slow: Slow) -> N
         await slow.advance(100)
         made[0].is_full = True
         await slow.advance(400)
-        [driver] = app._worker_loop._drivers.values()  # type: ignore[union-attr]
+        [driver] = app._worker_loop.host._drivers.values()  # type: ignore[union-attr]
         assert isinstance(driver._x.gate.stopped, StoreUnavailable)  # type: ignore[union-attr]
         made[0].is_full = False
         await finish(slow, app, "r")

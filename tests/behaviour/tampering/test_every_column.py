@@ -49,7 +49,7 @@ OUT_OF_SCOPE = {
     ("meta", DELETED): "likewise",
     ("meta", ADDED): "an unknown setting is never read",
     ("counters", ADDED): "a counter of zero equals a missing one",
-    **{("workers", what): NOW for what in ("id", "host", "agents", "started", "lease_until", ADDED, DELETED)},
+    **{("workers", what): NOW for what in ("id", "host", "agents", "started", "lease_until", "engine", ADDED, DELETED)},
     **{("duties", what): DUTY for what in ("name", "every", "worker", "lease_until", "done", "done_by", "error")},
     **{("duties", what): DUTY for what in (ADDED, DELETED)},
     **{("tokens", what): TOKEN for what in (*TokenRow.__struct_fields__, ADDED, DELETED)},

@@ -121,10 +121,10 @@ def test_hashes_match_the_specification() -> None:
 @pytest.mark.parametrize(
     ("place", "expected"),
     [
-        (0, "6c2860cac629b10dd0922a0a1c135b7787f888f34ef58cf3952b9d459328af57"),
-        (1, "9c1d54a1c1504296d3a2848da81f1ee160f847929a0bedfd8828d0431914aca1"),
-        (2, "389b9215c6d22464b89414bda591f5b18d4b83e98e597575f8ff3ca8fce94e18"),
-        (3, "d6603dffda62741a3ddc5e39a02efa14745befbdba14275cce3a3d37d9b7c49b"),
+        (0, "d4c59f5637ddd41d41e15d412677ddd41d3475489519f05999bfc3b81e9319d7"),
+        (1, "4ce8c6a830091814c3b939b2e022197901b830eef4229dbc9d35284a84573505"),
+        (2, "8aa6f8cc2957fa6a5fb2e15b4206ab42ee519b064f78683d4452699cccdc8ea2"),
+        (3, "221e56fa74d50090d94534096f30dd292d7ce7f7c519ec4ace5dd76a1b7ea2a1"),
     ],
 )
 def test_hashes_never_change(place: int, expected: str) -> None:

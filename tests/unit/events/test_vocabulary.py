@@ -178,6 +178,7 @@ def test_the_commands_are_a_closed_list() -> None:
         "agent.returned",
         "signal.received",
         "patch.received",
+        "run.moved",
         "budget.extended",
         "deadline.extended",
         "cancel.requested",

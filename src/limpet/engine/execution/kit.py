@@ -55,3 +55,5 @@ class Kit:
     """The kinds of notices that each channel gets."""
     parole: tuple[int, ...] = PAROLE
     """Rest of a quarantined run before each retry, in microseconds."""
+    engine: str = ""
+    """The engine that has the runs of this worker driven; their children belong to it, too."""

@@ -78,6 +78,8 @@ class RunInfo:
     """When it fails if it has not ended."""
     cost: float = 0.0
     """Recorded cost so far, also of the runs that it called; for a fork, since it was forked."""
+    engine: str = ""
+    """The engine that has it driven, such as "temporal"; empty for the workers of Limpet."""
     user: str | None = None
     """User that it belongs to."""
     session: str | None = None

@@ -269,7 +269,7 @@ class History:
                 self.deadlines.append((event.seq, later(self.deadline, body.deadline)))
             case b.GrantGiven() | b.GrantRevoked() | b.BudgetReserved() | b.BudgetExtended():
                 pass
-            case b.ExternalRead() | b.ExternalInvalidated() | b.ScoreGiven() | b.ScoreWithdrawn():
+            case b.ExternalRead() | b.ExternalInvalidated() | b.ScoreGiven() | b.ScoreWithdrawn() | b.RunMoved():
                 pass
             case b.ConversationCreated() | b.ConversationForked() | b.ConversationCompacted() | b.MessageAdded():
                 pass

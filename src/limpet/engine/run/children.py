@@ -292,6 +292,7 @@ class Children:
                 "effects": x.effects,
                 "live": x.memory.created.live,
                 "conversation": self._conversation() if mode == "handoff" else None,
+                "engine": x.kit.engine,
             },
         )
         if x.is_dry_run:

@@ -52,6 +52,7 @@ def notification_runs(x: Execution, opened: b.RequestOpened, to: Sequence[str]) 
             agent_version=channel,  # so that a worker that knows the channel claims the run
             input=inline(input),
             parent=Lineage(run=x.run, name=name, mode="notify"),
+            engine=x.kit.engine,
             **sent_by_run(x.run),
         )
         runs.append(Create(run=run, bodies=(created,), actor=x.kit.worker))
@@ -72,6 +73,7 @@ def run_notices(x: Execution, agent: str, what: NoticeKind, waits: Sequence[Wait
                     agent_version=channel,
                     input=inline({"run": x.run, "what": what, "waits_for": [str(each) for each in waits]}),
                     parent=Lineage(run=x.run, name=f"{what}/notify:{channel}", mode="notify"),
+                    engine=x.kit.engine,
                     **sent_by_run(x.run),
                 ),
             ),

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlsplit
 
 from limpet.arguments import checked
@@ -15,7 +15,8 @@ from limpet.engine.execution.local_runs import LocalRuns
 from limpet.engine.execution.principal import Principal, principal_of
 from limpet.engine.execution.views import RunInfo
 from limpet.engine.worker.change_listener import ChangeListener
-from limpet.engine.worker.worker import StoreClock, WorkerLoop
+from limpet.engine.worker.worker import WorkerLoop
+from limpet.engine.worker.worker_settings import StoreClock
 from limpet.errors import InvalidArgument, NotFound, not_open, other_loop
 from limpet.service.artifacts import find_artifact
 from limpet.service.audit import AuditEvent, AuditLog
@@ -30,6 +31,10 @@ from limpet.service.views import run_info
 from limpet.service.workers import LiveWorkers, live_workers
 from limpet.stores import RunRow, Store
 from limpet.times import to_datetime
+
+if TYPE_CHECKING:
+    from limpet.engine.worker.engine_loop import EngineLoop
+    from limpet.engine.worker.wake_calls import WakeCalls
 
 __all__ = ["AppCore", "FoundKind"]
 
@@ -49,7 +54,8 @@ class AppCore:
         """The runs that this process has handles on."""
         self._time = StoreClock(settings.clock)
         self._conversations = Conversations(settings, self._send, self._time.now)
-        self._worker_loop: WorkerLoop | None = None
+        self._worker_loop: WorkerLoop | EngineLoop | None = None
+        self._wake_calls: WakeCalls | None = None
         self._listener: ChangeListener | None = None
         self.audit_log = AuditLog(settings.store, settings.ids)
         self.audit_trail = AuditTrail(self.audit_log, settings.store, settings.clock)

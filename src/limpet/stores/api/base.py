@@ -24,7 +24,7 @@ from limpet.stores.backend import Backend, Capabilities, Outcome
 from limpet.stores.cipher import MasterKeys
 from limpet.stores.recent_values import RecentValues
 from limpet.stores.row_encryption import reveal_row
-from limpet.stores.rows import RunRow
+from limpet.stores.rows import ReadyRun, RunRow
 from limpet.stores.threads import Executor, Threads
 from limpet.stores.watch import Watching
 from limpet.stores.writer import Writer
@@ -62,6 +62,8 @@ class StoreBase:
         """Codec of everything that is written here."""
         self.redaction: Redaction = NOTHING
         """Redaction of values before they are packed. Secrets are hidden in any case."""
+        self.on_ready: Callable[[Sequence[ReadyRun]], object] = lambda _: None
+        """Called with runs of other engines that can continue because of an append here."""
         self._compress = compress
         self._recent_values = RecentValues()
         self._watching = Watching(backend, self._handover)

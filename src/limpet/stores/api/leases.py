@@ -6,10 +6,11 @@ from limpet.events import Payload
 from limpet.events import bodies as b
 from limpet.ids import check_id
 from limpet.stores import writes
+from limpet.stores.api.base import LARGEST_PAGE, check_page
 from limpet.stores.api.logs import Logs
 from limpet.stores.blobs import Blob
 from limpet.stores.row_encryption import reveal_duty, reveal_row
-from limpet.stores.rows import DutyRow, WorkerRow
+from limpet.stores.rows import DutyRow, RunRow, WorkerRow
 
 __all__ = ["Leases"]
 
@@ -84,6 +85,16 @@ class Leases(Logs):
         """Release a run, which no worker claims before `retry_at`. `fruitless`: this worker could not drive it."""
         leg = writes.Release(run=run, fence=fence, actor=worker, reason=reason, retry_at=retry_at, fruitless=fruitless)
         await self.append(leg)
+
+    async def due(
+        self, engine: str, *, after: tuple[int, int] = (0, 0), until: int, limit: int = LARGEST_PAGE
+    ) -> list[RunRow]:
+        """Return the runs of an engine that are ready by a time and held by no worker, longest ready first."""
+        check_page(limit)
+        return [
+            reveal_row(self.codec, row)
+            for row in await self._ask(lambda: self._backend.due(engine, after, until, limit))
+        ]
 
     async def take_duty(self, duty: str, worker: str, *, lease: int, every: int) -> writes.DutyTurn:
         """Take a duty under a lease, if its last round is `every` ago and no other worker holds it."""

@@ -58,6 +58,8 @@ class Logs(Payloads):
         done = await self._submit(writes.Append(legs, small))
         if isinstance(done, writes.Appended):
             self._recent_values.note_stored(blob.id for blob in small)
+            if done.ready:
+                self.on_ready(done.ready)
         return writes.Taken(reveal_row(self.codec, done.row), done.first) if isinstance(done, writes.Taken) else done
 
     async def extend(self, leg: writes.Extend) -> bool:

@@ -107,7 +107,7 @@ LIMIT 1
 s.number, s.id, s.type, s.agent, s.agent_version, s.status, s.waits, s.ready_at, s.seq, s.hash, s.time, s.fence,
 s.worker, s.deaths, s.alone, s.created, s.start_at, s.ended, s."user", s.session, s.conversation, s.parent, s.exclusive,
 s.goal, s.step, s.steps, s.item, s.items, s.undoing, s.cancelling, s.origin, s.origin_at, s.deadline,
-s.cost, s.labels
+s.cost, s.engine, s.labels
 
 -- name: peek
 SELECT {columns} FROM {schema}.streams AS s WHERE s.id = %b::text
@@ -129,13 +129,13 @@ SELECT nextval(pg_get_serial_sequence('{schema}.streams', 'number')) FROM genera
 INSERT INTO {schema}.streams (
     number, id, type, agent, agent_version, status, waits, ready_at, seq, hash, time, fence, worker, deaths, alone,
     created, start_at, ended, "user", session, conversation, parent, exclusive, goal, step, steps, item, items, undoing,
-    cancelling, origin, origin_at, deadline, cost, labels
+    cancelling, origin, origin_at, deadline, cost, engine, labels
 ) SELECT w.* FROM unnest(
     %b::bigint[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::bigint[],
     %b::bytea[], %b::bigint[], %b::bigint[], %b::text[], %b::bigint[], %b::boolean[], %b::bigint[], %b::bigint[],
     %b::bigint[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::bigint[],
     %b::bigint[], %b::bigint[], %b::boolean[], %b::boolean[], %b::text[], %b::bigint[], %b::bigint[],
-    %b::float8[], %b::text[]
+    %b::float8[], %b::text[], %b::text[]
 ) AS w
 
 -- name: add_labels
@@ -212,13 +212,13 @@ UPDATE {schema}.streams AS s
 SET status = w.status, waits = w.waits, ready_at = w.ready_at, seq = w.seq, hash = w.hash, time = w.time,
     fence = w.fence, worker = w.worker, deaths = w.deaths, alone = w.alone, ended = w.ended, goal = w.goal,
     step = w.step, item = w.item, items = w.items, undoing = w.undoing, cancelling = w.cancelling,
-    deadline = w.deadline, cost = w.cost
+    deadline = w.deadline, cost = w.cost, engine = w.engine
 FROM unnest(
     %b::text[], %b::text[], %b::bigint[], %b::bigint[], %b::bytea[], %b::bigint[], %b::bigint[], %b::text[],
     %b::bigint[], %b::boolean[], %b::bigint[], %b::text[], %b::bigint[], %b::bigint[], %b::bigint[], %b::boolean[],
-    %b::boolean[], %b::bigint[], %b::float8[], %b::bigint[]
+    %b::boolean[], %b::bigint[], %b::float8[], %b::text[], %b::bigint[]
 ) AS w (status, waits, ready_at, seq, hash, time, fence, worker, deaths, alone, ended, goal, step, item, items, undoing,
-    cancelling, deadline, cost, number)
+    cancelling, deadline, cost, engine, number)
 WHERE s.number = w.number
 
 -- name: rewrite
@@ -229,7 +229,7 @@ SET type = %b::text, agent = %b::text, agent_version = %b::text, status = %b::te
     ended = %b::bigint, "user" = %b::text, session = %b::text, conversation = %b::text, parent = %b::text, exclusive = %b::text,
     goal = %b::text, step = %b::bigint, steps = %b::bigint, item = %b::bigint, items = %b::bigint,
     undoing = %b::boolean, cancelling = %b::boolean, origin = %b::text, origin_at = %b::bigint,
-    deadline = %b::bigint, cost = %b::float8, labels = %b::text
+    deadline = %b::bigint, cost = %b::float8, engine = %b::text, labels = %b::text
 WHERE number = %b::bigint
 
 -- name: needing
@@ -441,10 +441,10 @@ ORDER BY c.time DESC, s.id DESC, c.seq DESC LIMIT %(limit)b::bigint
 UPDATE {schema}.workers SET lease_until = 0 WHERE id = ANY(%b::text[]) AND host = %b::text
 
 -- name: workers
-SELECT id, host, agents, started, lease_until FROM {schema}.workers ORDER BY started, id
+SELECT id, host, agents, started, lease_until, engine FROM {schema}.workers ORDER BY started, id
 
 -- name: worker
-SELECT id, host, agents, started, lease_until FROM {schema}.workers WHERE id = %b::text FOR KEY SHARE
+SELECT id, host, agents, started, lease_until, engine FROM {schema}.workers WHERE id = %b::text FOR KEY SHARE
 
 -- name: lock_worker
 -- A worker that claims or renews under this name now is using the row.
@@ -456,10 +456,10 @@ SELECT host FROM {schema}.workers WHERE id = %b::text
 
 -- name: save_worker
 -- A name belongs to one process: the one that has it, or another after its lease expired or its process ended.
-INSERT INTO {schema}.workers (id, host, agents, started, lease_until)
-VALUES (%b::text, %b::text, %b::text, %b::bigint, %b::bigint)
+INSERT INTO {schema}.workers (id, host, agents, started, lease_until, engine)
+VALUES (%b::text, %b::text, %b::text, %b::bigint, %b::bigint, %b::text)
 ON CONFLICT (id) DO UPDATE SET host = excluded.host, agents = excluded.agents, started = excluded.started,
-    lease_until = excluded.lease_until
+    lease_until = excluded.lease_until, engine = excluded.engine
     WHERE workers.host = excluded.host OR workers.lease_until <= %b::bigint OR workers.host = %b::text
 RETURNING id
 
@@ -515,11 +515,17 @@ SELECT {columns} FROM {schema}.streams AS s WHERE s.worker = %b::text ORDER BY s
 -- name: ready
 -- Skips rows that another worker is claiming, so that no claim waits for another.
 SELECT {columns} FROM {schema}.streams AS s
-WHERE s.agent = %b::text AND s.ready_at <= %b::bigint AND s.agent_version = ANY(%b::text[])
+WHERE s.engine = '' AND s.agent = %b::text AND s.ready_at <= %b::bigint AND s.agent_version = ANY(%b::text[])
 AND (s.exclusive IS NULL OR s.cancelling OR NOT EXISTS (
     SELECT 1 FROM {schema}.slots AS t WHERE t.name = 'exclusive:' || s.exclusive AND t.place = 0 AND t.run <> s.number
 ))
 ORDER BY s.ready_at, s.number LIMIT %b::bigint FOR NO KEY UPDATE OF s SKIP LOCKED
+
+-- name: due
+SELECT {columns} FROM {schema}.streams AS s
+WHERE s.engine = %b::text AND s.engine <> '' AND (s.ready_at, s.number) > (%b::bigint, %b::bigint)
+AND s.ready_at <= %b::bigint
+ORDER BY s.ready_at, s.number LIMIT %b::bigint
 
 -- name: has_slot
 SELECT 1 FROM {schema}.slots WHERE name = %b::text AND run = %b::bigint

@@ -409,7 +409,7 @@ class PostgresTables:
         now, agents = self.now(), as_text(worker.agents)
         before = [host for (host,) in self._query("host", worker.id)]
         dead = before[0] if before and _has_ended(before[0]) else ""
-        row = (worker.id, self._workers.host, agents, worker.started, worker.lease_until)
+        row = (worker.id, self._workers.host, agents, worker.started, worker.lease_until, worker.engine)
         if not self._query("save_worker", *safe(row), now, dead):
             raise WorkerAlive(worker=worker.id)
         self._workers.add(worker.id)

@@ -77,7 +77,7 @@ INSERT INTO limpet_meta VALUES ('schema', ?1) ON CONFLICT DO UPDATE SET value = 
 s.number, s.id, s.type, s.agent, s.agent_version, s.status, s.waits, s.ready_at, s.seq, s.hash, s.time, s.fence,
 s.worker, s.deaths, s.alone, s.created, s.start_at, s.ended, s.user, s.session, s.conversation, s.parent, s.exclusive,
 s.goal, s.step, s.steps, s.item, s.items, s.undoing, s.cancelling, s.origin, s.origin_at, s.deadline,
-s.cost, s.labels
+s.cost, s.engine, s.labels
 
 -- name: row
 SELECT {columns} FROM limpet_streams AS s WHERE s.id = ?1
@@ -86,9 +86,9 @@ SELECT {columns} FROM limpet_streams AS s WHERE s.id = ?1
 INSERT INTO limpet_streams (
     id, type, agent, agent_version, status, waits, ready_at, seq, hash, time, fence, worker, deaths, alone, created,
     start_at, ended, user, session, conversation, parent, exclusive, goal, step, steps, item, items, undoing,
-    cancelling, origin, origin_at, deadline, cost, labels
+    cancelling, origin, origin_at, deadline, cost, engine, labels
 ) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24,
-    ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34)
+    ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35)
 RETURNING number
 
 -- name: add_label
@@ -108,7 +108,7 @@ WHERE number = ?1 AND seq = ?2 AND hash = ?3 AND type = 'conversation'
 UPDATE limpet_streams
 SET status = ?2, waits = ?3, ready_at = ?4, seq = ?5, hash = ?6, time = ?7, fence = ?8, worker = ?9, deaths = ?10,
     alone = ?11, ended = ?12, goal = ?13, step = ?14, item = ?15, items = ?16, undoing = ?17, cancelling = ?18,
-    deadline = ?19, cost = ?20
+    deadline = ?19, cost = ?20, engine = ?21
 WHERE number = ?1
 
 -- name: insert
@@ -247,15 +247,15 @@ AND (c.time, s.id, c.seq) < (:before_time, :before_run, :before_seq)
 ORDER BY c.time DESC, s.id DESC, c.seq DESC LIMIT :limit
 
 -- name: workers
-SELECT id, host, agents, started, lease_until FROM limpet_workers ORDER BY started, id
+SELECT id, host, agents, started, lease_until, engine FROM limpet_workers ORDER BY started, id
 
 -- name: worker
-SELECT id, host, agents, started, lease_until FROM limpet_workers WHERE id = ?1
+SELECT id, host, agents, started, lease_until, engine FROM limpet_workers WHERE id = ?1
 
 -- name: save_worker
-INSERT INTO limpet_workers (id, host, agents, started, lease_until) VALUES (?1, ?2, ?3, ?4, ?5)
+INSERT INTO limpet_workers (id, host, agents, started, lease_until, engine) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
 ON CONFLICT (id) DO UPDATE SET host = excluded.host, agents = excluded.agents, started = excluded.started,
-    lease_until = excluded.lease_until
+    lease_until = excluded.lease_until, engine = excluded.engine
 
 -- name: drop_worker
 DELETE FROM limpet_workers WHERE id = ?1
@@ -300,11 +300,16 @@ SELECT {columns} FROM limpet_streams AS s WHERE s.worker = ?1 ORDER BY s.number
 
 -- name: ready
 SELECT {columns} FROM limpet_streams AS s
-WHERE s.agent = ?1 AND s.ready_at <= ?2 AND s.agent_version IN (SELECT value FROM json_each(?3))
+WHERE s.engine = '' AND s.agent = ?1 AND s.ready_at <= ?2 AND s.agent_version IN (SELECT value FROM json_each(?3))
 AND (s.exclusive IS NULL OR s.cancelling OR NOT EXISTS (
     SELECT 1 FROM limpet_slots AS t WHERE t.name = 'exclusive:' || s.exclusive AND t.place = 0 AND t.run <> s.number
 ))
 ORDER BY s.ready_at, s.number LIMIT ?4
+
+-- name: due
+SELECT {columns} FROM limpet_streams AS s
+WHERE s.engine = ?1 AND s.engine <> '' AND (s.ready_at, s.number) > (?2, ?3) AND s.ready_at <= ?4
+ORDER BY s.ready_at, s.number LIMIT ?5
 
 -- name: slots_taken
 SELECT place, run FROM limpet_slots WHERE name = ?1
@@ -359,7 +364,7 @@ SET type = ?2, agent = ?3, agent_version = ?4, status = ?5, waits = ?6, ready_at
     fence = ?11, worker = ?12, deaths = ?13, alone = ?14, created = ?15, start_at = ?16, ended = ?17, user = ?18,
     session = ?19, conversation = ?20, parent = ?21, exclusive = ?22, goal = ?23, step = ?24, steps = ?25, item = ?26,
     items = ?27, undoing = ?28, cancelling = ?29, origin = ?30, origin_at = ?31, deadline = ?32, cost = ?33,
-    labels = ?34
+    engine = ?34, labels = ?35
 WHERE id = ?1
 
 -- name: needing

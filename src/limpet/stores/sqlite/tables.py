@@ -348,7 +348,8 @@ class SqliteTables:
     def save_worker(self, worker: WorkerRow) -> None:
         """Insert or replace a worker's row. Takes its lock first, before other processes can see the row."""
         self._locks.hold(worker.id)
-        self._run("save_worker", worker.id, worker.host, as_text(worker.agents), worker.started, worker.lease_until)
+        agents = as_text(worker.agents)
+        self._run("save_worker", worker.id, worker.host, agents, worker.started, worker.lease_until, worker.engine)
 
     def drop_worker(self, worker: str) -> None:
         """Delete a worker's row. Its lock is released after the commit, or a crash before that would hide its death."""

@@ -1,0 +1,192 @@
+"""The engine: connect to Temporal, start and poke the workflows of runs, and work on their tasks."""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from datetime import timedelta
+
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
+from temporalio.client import Client
+from temporalio.common import SearchAttributePair, TypedSearchAttributes, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import PollerBehaviorSimpleMaximum, UnsandboxedWorkflowRunner, Worker
+
+from limpet.clock import SECOND
+from limpet.engine.worker.run_host import RunHost
+from limpet.errors import EngineUnavailable
+from limpet.stores import ReadyRun
+from limpet.temporal.activities import Activities
+from limpet.temporal.run_workflow import AGENT, POKE, STATUS, WORKFLOW, RunArgs, RunWorkflow
+from limpet.temporal.temporal_address import TemporalAddress
+
+__all__ = ["TemporalEngine"]
+
+log = logging.getLogger("limpet")
+
+# How long a call may take; a command that was committed does not wait for it.
+CALL = timedelta(seconds=10)
+# Queues are polled by few connections each, because there is one for each agent and version.
+POLLERS = PollerBehaviorSimpleMaximum(maximum=2)
+# Time for the last tasks of workflows when a worker stops, in microseconds.
+LAST_TASKS = SECOND * 3 // 10
+# More than the worker itself waits for running effects.
+LONGER = timedelta(seconds=3)
+
+
+class TemporalEngine:
+    """Has the runs of one store driven by workflows of one namespace."""
+
+    name = "temporal"
+
+    def __init__(
+        self, address: TemporalAddress, *, public_url: str = "", environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.address = address
+        self._public_url = public_url.rstrip("/")
+        self._environment = os.environ if environment is None else environment
+        self._store = ""
+        self._connecting = asyncio.Lock()
+        self._client: Client | None = None
+        self._has_attributes = False
+
+    async def open(self, store: str) -> None:
+        """Note the store, whose identity its task queues have. Temporal is called when it is first needed."""
+        self._store = store
+
+    async def close(self) -> None:
+        """Forget the connection."""
+        self._client = None
+
+    # Names
+
+    @property
+    def _workflows(self) -> str:
+        """Task queue of the workflows, which every worker of the store works on."""
+        return f"limpet-{self._store[:8]}"
+
+    def _queue(self, agent: str, version: str) -> str:
+        """Task queue of the drives of an agent's version."""
+        return f"{self._workflows}:{agent}:{version}"
+
+    # Calls
+
+    async def client(self) -> Client:
+        """Return the client, connected. Raises EngineUnavailable."""
+        async with self._connecting:
+            if self._client is None:
+                options = self.address.connect_options(self._environment)
+                try:
+                    client = await Client.connect(**options)
+                    self._has_attributes = await _has_attributes(client)
+                except (RuntimeError, RPCError) as error:
+                    raise EngineUnavailable(engine="Temporal", address=self.address.host, reason=str(error)) from None
+                self._client = client
+        return self._client
+
+    async def wake(self, run: ReadyRun) -> None:
+        """Start the workflow of a run, if it does not run, and tell it the position of the log."""
+        client = await self.client()
+        if not run.agent:  # the run is unknown, and only its workflow is left
+            with suppress(RPCError):
+                await client.get_workflow_handle(run.id).signal(POKE, run.seq, rpc_timeout=CALL)
+            return
+        try:
+            await self._start(client, run, has_attributes=self._has_attributes)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.INVALID_ARGUMENT or not self._has_attributes:
+                raise
+            await self._start(client, run, has_attributes=False)  # new attributes are not known everywhere at once
+
+    async def _start(self, client: Client, run: ReadyRun, *, has_attributes: bool) -> None:
+        queue = self._queue(run.agent, run.version)
+        args = RunArgs(run=run.id, queue=queue, heartbeat=self.address.heartbeat, has_attributes=has_attributes)
+        pairs = [SearchAttributePair(AGENT, run.agent), SearchAttributePair(STATUS, "running")]
+        with suppress(WorkflowAlreadyStartedError):  # it has completed: there is nothing to do
+            await client.start_workflow(
+                WORKFLOW,
+                args,
+                id=run.id,
+                task_queue=self._workflows,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
+                start_signal=POKE,
+                start_signal_args=[run.seq],
+                memo={"run": run.id, "agent": run.agent, "version": run.version, **self._link(run.id)},
+                search_attributes=TypedSearchAttributes(pairs) if has_attributes else None,
+                static_summary=f"{run.agent} {run.version}",
+                static_details=self._link(run.id).get("link"),
+                rpc_timeout=CALL,
+            )
+
+    def _link(self, run: str) -> dict[str, str]:
+        return {"link": f"{self._public_url}/ui/runs/{run}"} if self._public_url else {}
+
+    async def unfinished(self) -> AsyncIterator[str]:
+        """Yield the runs of all workflows that are open."""
+        client = await self.client()
+        query = f"WorkflowType = '{WORKFLOW}' AND ExecutionStatus = 'Running' AND TaskQueue = '{self._workflows}'"
+        async for found in client.list_workflows(query):
+            yield found.id
+
+    # Work
+
+    async def serve(self, host: RunHost) -> None:
+        """Work on the tasks of the agents that a host serves, until cancelled."""
+        client, activities = await self.client(), Activities(host)
+        grace = timedelta(microseconds=host.grace) + LONGER
+        workflows = Worker(
+            client,
+            task_queue=self._workflows,
+            workflows=[RunWorkflow],
+            activities=[activities.cancel],
+            workflow_runner=UnsandboxedWorkflowRunner(),
+            # A workflow that is cached in a dead worker waits for seconds; ours are short to replay.
+            max_cached_workflows=0,
+            no_remote_activities=True,
+            identity=host.id,
+        )
+        drives = [
+            Worker(
+                client,
+                task_queue=self._queue(agent, version),
+                activities=[activities.drive],
+                max_concurrent_activities=host.size,
+                activity_task_poller_behavior=POLLERS,
+                graceful_shutdown_timeout=grace,
+                identity=host.id,
+            )
+            for agent, version in host.serving
+        ]
+        async with asyncio.TaskGroup() as outer:
+            advancing = outer.create_task(workflows.run())
+            try:
+                async with asyncio.TaskGroup() as inner:
+                    for each in drives:
+                        inner.create_task(each.run())
+            finally:
+                if not advancing.done():  # the workflows of runs that ended in this process end, too
+                    await host.kit.clock.sleep(LAST_TASKS)
+
+
+async def _has_attributes(client: Client) -> bool:
+    """Return whether the namespace has our search attributes; they are added where that is allowed."""
+    wanted = (AGENT.name, STATUS.name)
+    try:
+        asked = ListSearchAttributesRequest(namespace=client.namespace)
+        known = (await client.operator_service.list_search_attributes(asked)).custom_attributes
+        missing = [name for name in wanted if name not in known]
+        if missing:
+            kind = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
+            added = AddSearchAttributesRequest(
+                namespace=client.namespace, search_attributes=dict.fromkeys(missing, kind)
+            )
+            await client.operator_service.add_search_attributes(added)
+    except RPCError as error:
+        if error.status in (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.NOT_FOUND):
+            raise
+        log.warning("Temporal: workflows have no search attributes (%s): %s", ", ".join(wanted), error)
+        return False
+    return True
