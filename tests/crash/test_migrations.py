@@ -158,7 +158,7 @@ async def write_old_stream(url: str, version: int, id: str, first: AnyBody) -> t
     async with open_store("memory:") as store:
         await store.append(Create(run=id, bodies=(first,), actor="test"))
         row, events = await store.get(id), await store.read(id)
-    since = {"origin": 3, "origin_at": 3, "alone": 4, "deadline": 6, "cost": 13}
+    since = {"origin": 3, "origin_at": 3, "alone": 4, "deadline": 6, "cost": 13, "engine": 15}
     names = [name for name in RunRow.__struct_fields__ if name != "number"]
     values = dict(zip(names, columns(row), strict=True))
     there = {name: value for name, value in values.items() if since.get(name, 1) <= version}

@@ -139,6 +139,7 @@ def story() -> list[tuple[AnyBody, int]]:
         (b.ScoreGiven(command="c12", score="quality", number=1, value=0.5, comment="slow", by="ann", via="cli"), 4),
         (b.ScoreGiven(command="c13", score="verdict", value="good", by="ben"), 4),
         (b.ScoreWithdrawn(command="c14", score="verdict", by="ben"), 4),
+        (b.RunMoved(command="c15", engine="temporal", by="ann", via="cli"), 4),
     ]
     return [(first, 0), (b.RunClaimed(worker="w1"), 1), *((body, 1) for body in (*owner, *commands)), *later]
 

