@@ -134,10 +134,8 @@ def _finder(hint: Any) -> Find:
     make = _MAKERS.get(origin or hint)
     if make is not None:
         return make(hint)
-    is_class = (
-        origin is None and isinstance(hint, type) and hint is not Any and not getattr(hint, "_is_protocol", False)
-    )
-    if is_class:
+    is_protocol = getattr(hint, "_is_protocol", False) and not getattr(hint, "_is_runtime_protocol", False)
+    if origin is None and isinstance(hint, type) and hint is not Any and not is_protocol:
         return lambda value: None if isinstance(value, hint) else _not(value, hint.__name__)
     return lambda _: None
 

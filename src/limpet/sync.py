@@ -271,6 +271,7 @@ class App:
     extend = _blocking(AsyncApp.extend)
     pause = _blocking(AsyncApp.pause)
     cancel = _blocking(AsyncApp.cancel)
+    move = _blocking(AsyncApp.move)
     batch = _blocking_handle(AsyncApp.batch)
     signal = _blocking(AsyncApp.signal)
     patch = _blocking(AsyncApp.patch)

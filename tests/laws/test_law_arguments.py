@@ -535,6 +535,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
             },
         ),
     ),
+    "move": (Example({"run": "hearing"}, {"engine": "builtin", "by": "ann", "command_id": None}),),
     "pause": (Example({"run": "hearing"}, {"reason": "later", "by": "ann", "command_id": None}),),
     "prune": (
         Example(

@@ -91,11 +91,12 @@ def app_target(target: str | None, how: str = "--app ") -> str:
     raise typer.BadParameter(f"no app given; pass {how}MODULE:ATTRIBUTE, or set LIMPET_APP")
 
 
-def worker_command() -> str:
+def worker_command(engine: str = "") -> str:
     """Return the command that starts a worker, with the app if it is configured."""
+    option = f" --engine {engine}" if engine else ""
     with suppress(typer.BadParameter, OSError):
-        return f"limpet worker {os.environ.get('LIMPET_APP') or _configured() or 'MODULE:ATTRIBUTE'}"
-    return "limpet worker MODULE:ATTRIBUTE"
+        return f"limpet worker {os.environ.get('LIMPET_APP') or _configured() or 'MODULE:ATTRIBUTE'}{option}"
+    return f"limpet worker MODULE:ATTRIBUTE{option}"
 
 
 def idle_app(target: str | None, url: str | None) -> App:

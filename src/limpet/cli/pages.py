@@ -118,7 +118,14 @@ DECISIONS = 5
 EXTEND = re.compile(r"`(limpet extend [^`]*)`")
 # Commands that create a run, and what each of the others did.
 CREATED = ("start", "fork")
-CONTROLLED = {"pause": "paused", "resume": "resumed", "cancel": "cancelled", "extend": "extended", "patch": "patched"}
+CONTROLLED = {
+    "pause": "paused",
+    "resume": "resumed",
+    "cancel": "cancelled",
+    "extend": "extended",
+    "patch": "patched",
+    "move": "moved",
+}
 
 
 def print_report(report: Report, now: datetime) -> None:
@@ -189,7 +196,12 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     if not report.is_served and info.status not in ("completed", "cancelled") and not waits_for_worker(info):
         yield "worker", f"no live worker serves {info.agent} {info.version}"
     wake = "" if waits_for_worker(info) else until(report.wake)
-    more: dict[str, str | None] = {"goal": info.goal, "input": report.input, "output": report.output}
+    more: dict[str, str | None] = {
+        "engine": info.engine,
+        "goal": info.goal,
+        "input": report.input,
+        "output": report.output,
+    }
     since = "" if report.since is None else f" since {format_time(report.since)}"
     more |= {"waits for": f"{info.waits_text}{since}{wake}" if info.waits_for else "", "why": report.why}
     more |= {"resumes at": format_time(report.wake) if info.status == "pending" and report.wake is not None else None}
@@ -230,7 +242,7 @@ def next_commands(report: Report) -> Iterator[str]:
         yield f"limpet resume {info.id}"
     elif waits_for_worker(info):
         died = "its worker died, and " * (info.status == "running")
-        yield f"{worker_command()}  ({died}no live worker serves {clean(info.waits_for[0].key)})"
+        yield f"{worker_command(info.engine)}  ({died}no live worker serves {clean(info.waits_for[0].key)})"
     elif info.status in ("pending", "running") or (info.status == "waiting" and not info.waits_for):
         yield f"limpet log {info.id} --follow"
     elif info.status in ("completed", "cancelled"):
@@ -238,7 +250,7 @@ def next_commands(report: Report) -> Iterator[str]:
     yield from (f"limpet show {wait.key}" for wait in info.waits_for if wait.what == "run")
     yield from (f"limpet signal {info.id} {wait.key} VALUE" for wait in info.waits_for if wait.what == "signal")
     if not report.is_served and info.status == "waiting" and not waits_for_worker(info):
-        yield f"{worker_command()}  (no live worker would continue the run)"
+        yield f"{worker_command(info.engine)}  (no live worker would continue the run)"
 
 
 def _after_failure(report: Report) -> Iterator[str]:
@@ -268,4 +280,4 @@ def print_unserved(run: RunInfo) -> None:
     """Print that no live worker serves the run, if that is so."""
     if waits_for_worker(run):
         print_text(f"No live worker serves {run.agent} {run.version}; the run continues when one does.")
-        print_text(f"next: {worker_command()}")
+        print_text(f"next: {worker_command(run.engine)}")

@@ -146,6 +146,7 @@ def _worker(each: WorkerInfo, now: datetime) -> dict[str, str]:
         "state": "live" if each.is_live else "dead",
         "started": about(now - each.started),
         "lease": format_time(each.lease_until),
+        "engine": each.engine,
         "duties": ", ".join(
             f"{name}: {'running' if done is None else f'done {about(now - done)} ago'}"
             for name, done in each.duties.items()
@@ -337,6 +338,11 @@ def _cancelled(run: RunInfo, _: datetime, __: Arguments) -> None:
     print_text(f"Cancelling {run.id}; {how}\nnext: limpet log {run.id} --follow")
 
 
+def _moved(run: RunInfo, _: datetime, given: Arguments) -> None:
+    print_text(f"{run.id} is driven by {clean(given['engine'])} from now on.")
+    print_unserved(run)
+
+
 def _signalled(run: RunInfo, _: datetime, given: Arguments) -> None:
     print_text(f"Sent {clean(given['name'])} to {run.id}.")
     print_unserved(run)
@@ -522,6 +528,7 @@ RENDERERS: Mapping[str, Renderer] = {
     "resume": _resumed,
     "pause": _paused,
     "cancel": _cancelled,
+    "move": _moved,
     "signal": _signalled,
     "extend": _extended,
     "patch": _patched,

@@ -35,7 +35,8 @@ from limpet.engine.worker.duties import Retention
 from limpet.engine.worker.worker_settings import Worker
 from limpet.errors import LimpetError, NotRemote
 from limpet.service.app import App
-from limpet.service.doctor import CheckOptions, Finding, check_code, run_checks
+from limpet.service.doctor import CheckOptions, check_code, run_checks
+from limpet.service.findings import Finding
 from limpet.service.page import Page
 from limpet.service.tokens import TENANT, is_tenant
 
@@ -271,8 +272,9 @@ def doctor(
         found = [*run_with_app(url, lambda remote: remote.doctor(last=last, stuck=stuck))]
     else:
         needed = target is None or url is not None
-        wanted = CheckOptions(last=last, stuck=microseconds(stuck), fix=fix, needed=needed)
         app = None if target is None else load_worker(target, url, Worker())
+        engine = limpet.open(url, worker=False).engine if app is None else app.engine
+        wanted = CheckOptions(last=last, stuck=microseconds(stuck), fix=fix, needed=needed, engine=engine)
         store = limpet.open_store(url) if app is None else app.store
         found = asyncio.run(run_checks(store, SystemClock(), wanted))
     if app is not None:

@@ -114,6 +114,10 @@ class RemoteApp(App):
         """None: workers open the store itself."""
 
     @property
+    def engine(self) -> None:
+        """None: the server has the runs driven."""
+
+    @property
     def store(self) -> Store:
         """Not available: only the server opens the store."""
         raise NotRemote(what="app.store")

@@ -211,6 +211,11 @@ class App(
         """The settings of the app's worker; None if it has none."""
         return self._settings.worker
 
+    @property
+    def engine(self) -> Engine | None:
+        """The engine that has the runs of this app driven; None for the workers of Limpet."""
+        return self._settings.engine
+
     # Open and close
 
     async def open(self) -> Self:

@@ -10,6 +10,7 @@ from limpet.service.moments import Point, point, state_after, used_by, used_text
 from limpet.service.steps import StepInfo, call_text, describe_failure, describe_step, plain_value, short, some_steps
 from limpet.service.views import load_payloads, load_values
 from limpet.state import AgentState, RunState, step_of
+from limpet.state.fold import BUILT_IN
 from limpet.state.patch import describe_patch
 from limpet.state.patch import diff as patch_between
 from limpet.stores import RequestFilter, Store
@@ -230,6 +231,9 @@ def _of_event(event: Event, body: AnyBody, requests: Requests) -> ChangeInfo | N
             return _change("command", "cancel", body.reason, f"{_by(body.by)}asked to cancel: {body.reason}")
         case b.PauseRequested():
             return _change("command", "pause", body.reason, f"{_by(body.by)}asked to pause: {body.reason}")
+        case b.RunMoved():
+            name = body.engine or BUILT_IN
+            return _change("command", "move", name, f"{_by(body.by)}moved the run to {name}")
         case b.ResumeRequested():
             return _change("command", "resume", "", f"{_by(body.by)}asked to resume")
         case (
@@ -249,7 +253,7 @@ def _of_event(event: Event, body: AnyBody, requests: Requests) -> ChangeInfo | N
             return None  # told with the change of the state
         case b.ValueRecorded() | b.ExternalRead() | b.BudgetReserved():
             return None
-        case b.ScoreGiven() | b.ScoreWithdrawn() | b.RunMoved():
+        case b.ScoreGiven() | b.ScoreWithdrawn():
             return None  # said about the run, and not a part of it
         case b.ConversationCreated() | b.ConversationForked() | b.ConversationCompacted() | b.MessageAdded():
             return None

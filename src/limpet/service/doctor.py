@@ -6,52 +6,37 @@ Each finding names what was checked, how severe it is, and what to do.
 import shutil
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from limpet.clock import SECOND, Clock
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.tools import Tool, registered_tools
+from limpet.engine.worker.engine import Engine
 from limpet.errors import LimpetError
 from limpet.events import KINDS
+from limpet.service.engine_check import check_engine
+from limpet.service.findings import MANY, NAMED, Finding, Level, count_of, names_of, some_rows
 from limpet.service.views import LIVE
 from limpet.service.wait_notices import operator_wait
-from limpet.service.workers import served_by
-from limpet.stores import RunFilter, RunRow, Store
+from limpet.service.workers import live_workers
+from limpet.stores import RunRow, Store
 from limpet.times import format_time
 
-__all__ = ["CheckOptions", "Finding", "Level", "check_code", "check_store", "run_checks"]
+__all__ = ["CheckOptions", "check_code", "check_store", "run_checks"]
 
-Level = Literal["ok", "warn", "bad"]
 # Tolerated difference of clocks, and the difference from which leases are unreliable.
 SKEW, FAR = 2 * SECOND, 10 * SECOND
 # Free disk space in bytes: low, and critical.
 LITTLE, NONE = 1024**3, 100 * 1024**2
-# Maximum number of runs to check per status, and to name in a message.
-MANY, NAMED = 1000, 3
 # Maximum length of the reason why a run waits for an operator.
 MAX_REASON = 200
 # A duty is overdue after this many of its intervals.
 LATE = 3
 PAUSED = "operator:paused"
+SWEEP = "-sweep"
+"""End of the names of sweeps; see `EngineSweep`."""
 FULL = "Run `limpet workers` to see whether workers are full. Start another, or raise `limpet worker --concurrency`."
 SERVE = "Start a worker that serves it: `limpet worker MODULE:ATTRIBUTE`."
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """Result of one check."""
-
-    what: str
-    """Subject of the check: store, database, schema, clock, runs, workers, agents, duties, rows, disk, tools."""
-    level: Level
-    """Severity."""
-    message: str
-    """The finding."""
-    hint: str = ""
-    """Advice on how to fix it; "" if nothing is wrong."""
-
-    def __str__(self) -> str:
-        return f"{self.message}. {self.hint}".strip() if self.hint else self.message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +51,8 @@ class CheckOptions:
     """Whether to rebuild wrong rows and counters."""
     needed: bool = True
     """Whether a missing store is an error."""
+    engine: Engine | None = None
+    """The engine that has some of the runs driven."""
 
 
 async def run_checks(store: Store, clock: Clock, options: CheckOptions) -> list[Finding]:
@@ -88,6 +75,7 @@ async def check_store(store: Store, clock: Clock, options: CheckOptions) -> list
         "workers": _workers(store),
         "agents": _agents(store),
         "duties": _duties(store),
+        "engine": check_engine(store, options.engine),
         "rows": _rows(store, options),
         "disk": _disk(store),
     }
@@ -177,13 +165,12 @@ async def _clock(store: Store, clock: Clock) -> AsyncIterator[Finding]:
 
 async def _runs(store: Store, stuck_after: int) -> AsyncIterator[Finding]:
     now = await store.now()
-    served = await served_by(store, now)
-    living = {each.id for each in await store.workers() if each.lease_until > now}
-    running = [row for row in await _some(store, "running") if row.worker not in living]
+    fleet = await live_workers(store, now)
+    running = [row for row in await some_rows(store, "running") if row.worker not in fleet.ids]
     late = now - stuck_after
-    ready = [row for row in await _some(store, "pending") if row.ready_at is not None and row.ready_at < late]
-    still = [row for row in ready if row.agent_version in served.get(row.agent, ())]
-    parked = [row for row in await _some(store, "waiting") if _operator(row)]
+    ready = [row for row in await some_rows(store, "pending") if row.ready_at is not None and row.ready_at < late]
+    still = [row for row in ready if fleet.serve(row)]
+    parked = [row for row in await some_rows(store, "waiting") if _operator(row)]
     keys = sorted({_operator(row) for row in parked})
     found = [
         _stuck(running, "running on a dead worker", SERVE),
@@ -216,7 +203,7 @@ def _stuck(rows: Sequence[RunRow], how: str, hint: str) -> Finding | None:
     if not rows:
         return None
     message = (
-        f"{_count(len(rows), 'run')} {'is' if len(rows) == 1 else 'are'} {how}: {_names([row.id for row in rows])}"
+        f"{count_of(len(rows), 'run')} {'is' if len(rows) == 1 else 'are'} {how}: {names_of([row.id for row in rows])}"
     )
     return Finding(what="runs", level="bad", message=message, hint=hint)
 
@@ -226,20 +213,24 @@ async def _workers(store: Store) -> AsyncIterator[Finding]:
     known = await store.workers()
     dead = [each.id for each in known if each.lease_until <= now]
     if dead:
-        message = f"{_count(len(dead), 'worker')} died, lease expired: {_names(dead)}"
+        message = f"{count_of(len(dead), 'worker')} died, lease expired: {names_of(dead)}"
         hint = "Start a worker: it removes them and takes over their runs."
         yield Finding(what="workers", level="warn", message=message, hint=hint)
     living = len(known) - len(dead)
     if living or not dead:
-        message = f"{_count(living, 'worker')} alive" if living else "none"
+        message = f"{count_of(living, 'worker')} alive" if living else "none"
         yield Finding(what="workers", level="ok", message=message)
 
 
 async def _agents(store: Store) -> AsyncIterator[Finding]:
-    served = await served_by(store, await store.now())
-    live = [row for status in LIVE for row in await _some(store, status)]
+    fleet = await live_workers(store, await store.now())
+    live = [row for status in LIVE for row in await some_rows(store, status)]
     unserved = sorted(
-        {f"{row.agent} {row.agent_version}" for row in live if row.agent_version not in served.get(row.agent, ())}
+        {
+            f"{row.agent} {row.agent_version}" + (f" on {row.engine}" if row.engine else "")
+            for row in live
+            if not fleet.serve(row)
+        }
     )
     if unserved:
         message = f"unfinished runs, but no live worker serves {', '.join(unserved)}"
@@ -252,6 +243,8 @@ async def _duties(store: Store) -> AsyncIterator[Finding]:
     """Report when each duty of the workers was last done, by which worker, and whether it is late or fails."""
     now = await store.now()
     for duty in await store.duties():
+        if duty.name.endswith(SWEEP):
+            continue  # a sweep lasts as long as its worker
         last = "never done" if duty.done is None else f"last done {format_time(duty.done)} by {duty.done_by}"
         is_running = duty.worker is not None and duty.lease_until > now
         text = f"{duty.name}: {last}" + (f"; running on {duty.worker}" if is_running else "")
@@ -280,12 +273,12 @@ async def _rows(store: Store, options: CheckOptions) -> AsyncIterator[Finding]:
     if mismatched:
         first, message = next(iter(mismatched.items()))
         do = "does" if len(mismatched) == 1 else "do"
-        yield _mismatch(f"{_count(len(mismatched), 'row')} {do} not match the log: {first}: {message[0]}", options)
+        yield _mismatch(f"{count_of(len(mismatched), 'row')} {do} not match the log: {first}: {message[0]}", options)
     if not miscounted and not mismatched:
         yield Finding(
             what="rows",
             level="ok",
-            message=f"counters, and {_count(len(rows), 'row')} of the newest runs, match the logs",
+            message=f"counters, and {count_of(len(rows), 'row')} of the newest runs, match the logs",
         )
 
 
@@ -308,16 +301,3 @@ async def _disk(store: Store) -> AsyncIterator[Finding]:
     hint = "" if level == "ok" else "Free disk space, or delete old runs: `limpet prune --older-than 30d --delete`."
     message = f"{free / 1024**3:.1f} GiB free; the store has {size / 1024**2:.1f} MiB"
     yield Finding(what="disk", level=level, message=message, hint=hint)
-
-
-async def _some(store: Store, status: str) -> Sequence[RunRow]:
-    return (await store.runs(RunFilter(status=(status,)), limit=MANY)).rows
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number}{'+' if number >= MANY else ''} {what}s"
-
-
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{', '.join(names[:NAMED])}{more}"

@@ -30,9 +30,9 @@ from limpet.service.benchmark import Measurement
 from limpet.service.compare import Comparison
 from limpet.service.conversations import CompactionInfo, ConversationInfo, Delivery, SessionInfo
 from limpet.service.diffs import Diff
-from limpet.service.doctor import Finding
 from limpet.service.error_records import ErrorInfo
 from limpet.service.family import Family
+from limpet.service.findings import Finding
 from limpet.service.inbox import Decided, GrantInfo
 from limpet.service.moments import MomentJson
 from limpet.service.notices import RunNotice

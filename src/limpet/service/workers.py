@@ -22,7 +22,6 @@ __all__ = [
     "WorkerInfo",
     "agents_of",
     "live_workers",
-    "served_by",
     "stats_of",
     "workers_of",
 ]
@@ -58,6 +57,8 @@ class WorkerInfo:
     """End of its lease."""
     runs: int = 0
     """Number of runs that it drives now."""
+    engine: str = ""
+    """The engine whose runs it drives, such as "temporal"; empty for a worker that claims runs itself."""
     duties: Mapping[str, datetime | None] = field(default_factory=dict)
     """Duties for the whole store, such as `retention`, that this worker does now (null) or did last, and when."""
 
@@ -84,8 +85,19 @@ class LiveWorkers:
 
     now: int
     ids: frozenset[str]
-    served: Mapping[str, set[str]]
-    """Versions that live workers serve, by agent."""
+    engines: frozenset[str]
+    """Engines whose runs they drive; "" for the workers of Limpet."""
+    served: Mapping[tuple[str, str], set[str]]
+    """Versions that live workers serve, by engine and agent."""
+
+    def serve(self, row: RunRow) -> bool:
+        """Return whether a live worker of the run's engine serves its agent in its version."""
+        return row.agent_version in self.served.get((row.engine, row.agent), ())
+
+    def serve_agent(self, agent: str, version: str | None = None) -> bool:
+        """Return whether a live worker of any engine serves an agent, in a version or at all."""
+        found = [versions for (_, name), versions in self.served.items() if name == agent]
+        return any(version is None or version in versions for versions in found)
 
     def waits_for(self, row: RunRow) -> list[WaitsFor]:
         """Return what a run waits for.
@@ -95,34 +107,31 @@ class LiveWorkers:
         is_ready = row.ready_at is not None and row.ready_at <= self.now
         if row.status == "waiting" and not is_ready:
             return [wait_info(each) for each in row.waits if each != f"signal:{INTERRUPT}"] or [wait_info("time")]
-        if row.status not in LIVE or row.worker in self.ids or row.agent_version in self.served.get(row.agent, ()):
+        if row.status not in LIVE or row.worker in self.ids or self.serve(row):
             return []
-        return [wait_info(f"worker:{row.agent} {row.agent_version}")]
+        on = f" on {row.engine}" if row.engine else ""
+        return [wait_info(f"worker:{row.agent} {row.agent_version}{on}")]
 
 
 async def live_workers(store: Store, now: int) -> LiveWorkers:
     """Return the live workers and what they serve."""
     living = [each for each in await store.workers() if each.lease_until > now]
-    served: dict[str, set[str]] = {}
+    served: dict[tuple[str, str], set[str]] = {}
     for worker in living:
         for name, versions in worker.agents.items():
-            served.setdefault(name, set()).update(versions)
-    return LiveWorkers(now=now, ids=frozenset(each.id for each in living), served=served)
-
-
-async def served_by(store: Store, now: int) -> Mapping[str, set[str]]:
-    """Return the versions that live workers serve, by agent."""
-    return (await live_workers(store, now)).served
+            served.setdefault((worker.engine, name), set()).update(versions)
+    ids, engines = frozenset(each.id for each in living), frozenset(each.engine for each in living)
+    return LiveWorkers(now=now, ids=ids, engines=engines, served=served)
 
 
 async def agents_of(store: Store, now: int) -> list[AgentInfo]:
     """Return all agents that have been registered in a store, by name."""
-    served = await served_by(store, now)
+    fleet = await live_workers(store, now)
     return [
         AgentInfo(
             name=row.agent,
             version=row.version,
-            is_served=row.version in served.get(row.agent, ()),
+            is_served=fleet.serve_agent(row.agent, row.version),
             contract=parse(row.contract),
         )
         for row in await store.contracts()
@@ -142,6 +151,7 @@ async def workers_of(store: Store, now: int) -> list[WorkerInfo]:
             started=to_datetime(row.started),
             lease_until=to_datetime(row.lease_until),
             runs=held[row.id],
+            engine=row.engine,
             duties={
                 duty.name: None if duty.worker == row.id or duty.done is None else to_datetime(duty.done)
                 for duty in duties
@@ -165,5 +175,5 @@ async def stats_of(store: Store, now: int) -> Stats:
         agents=by_agent,
         requests=await store.count_requests(),
         workers=len(fleet.ids),
-        unserved=tuple(agent for agent in unfinished if agent not in fleet.served),
+        unserved=tuple(agent for agent in unfinished if not fleet.serve_agent(agent)),
     )

@@ -41,6 +41,8 @@ __all__ = ["PAUSED", "QUARANTINED", "Fold", "fold"]
 
 KEPT_DECISIONS = 16
 KEPT_ERRORS = 8
+BUILT_IN = "builtin"
+"""How people name the engine of a run that the workers of Limpet drive."""
 PAUSED = Wait(what="operator", key="paused")
 QUARANTINED = Wait(what="operator", key="quarantined")
 _NOTHING = RunState(
@@ -359,7 +361,7 @@ class Fold:
             case b.ValueRecorded() | b.VersionChosen() | b.MessageSaid() | b.ScoreGiven() | b.ScoreWithdrawn():
                 pass
             case b.RunMoved():
-                pass  # where the run is driven is not a part of its state
+                self._note(event, "move", body, body.engine or BUILT_IN)
             case b.CompensationCompleted() | b.CompensationFailed() | b.CompensationSkipped():
                 pass
             case (

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 Status = Literal["pending", "running", "waiting", "completed", "failed", "cancelled"]
-CommandKind = Literal["start", "fork", "pause", "resume", "cancel", "extend", "patch"]
+CommandKind = Literal["start", "fork", "pause", "resume", "cancel", "extend", "patch", "move"]
 ENDED: frozenset[Status] = frozenset({"completed", "failed", "cancelled"})
 
 

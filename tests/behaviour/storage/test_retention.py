@@ -11,7 +11,8 @@ import pytest
 import limpet
 from limpet.clock import FrozenClock, SystemClock
 from limpet.engine.worker.duties import Duty, DutyLoop
-from limpet.service.doctor import CheckOptions, Finding, run_checks
+from limpet.service.doctor import CheckOptions, run_checks
+from limpet.service.findings import Finding
 from limpet.stores import DutyRow, Store
 from limpet.stores.memory import MemoryBackend
 from limpet.testing.app import FOREVER, TestApp, TestSettings

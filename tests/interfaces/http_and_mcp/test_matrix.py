@@ -59,7 +59,7 @@ MAY: Mapping[Role, set[str]] = {
     "approver": {"whoami", "inbox", "request", "precedents", "answer", "approve", "reject", *SCORE},
     "auditor": LOOK | READ | {"tokens", "audit"},
     "worker": set(),
-    "admin": LOOK | {"doctor", "grant", "revoke", "prune", "tokens", "create_token", "revoke_token"},
+    "admin": LOOK | {"doctor", "move", "grant", "revoke", "prune", "tokens", "create_token", "revoke_token"},
 }
 WORDS = {"main": "bollard", "acme": "capstan"}
 """A word that is only in the data of one tenant."""
@@ -133,6 +133,7 @@ ARGUMENTS: Mapping[str, Callable[[Tenant], Arguments]] = {
     "extend": lambda t: {"run": t["waiting"], "budget": {"max_steps": 90}},
     "pause": lambda t: {"run": t["waiting"]},
     "cancel": lambda t: {"run": t["cancelled"], "reason": "late"},
+    "move": lambda t: {"run": t["waiting"], "engine": "builtin"},
     "patch": lambda t: {"run": t["waiting"], "flags": ["seen"]},
     "signal": lambda t: {"run": t["waiting"], "name": "wake", "value": 1},
     "batch": lambda _: {"command": "pause", "labels": ["none=here"]},

@@ -457,7 +457,21 @@ REFUSED = {
 }
 """Members that only an app with a store has."""
 OWN = {
-    *("open", "close", "is_open", "replace", "serves", "worker", "run", "get", "result", "events", "replies", "value"),
+    *(
+        "open",
+        "close",
+        "is_open",
+        "replace",
+        "serves",
+        "worker",
+        "engine",
+        "run",
+        "get",
+        "result",
+        "events",
+        "replies",
+        "value",
+    ),
     *("artifact", "now", "find", "address"),
 }
 """Members that a remote app makes of operations."""

@@ -1,4 +1,4 @@
-"""Control runs: resume, extend, pause, cancel, signal, patch."""
+"""Control runs: resume, extend, pause, cancel, move, signal, patch."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -20,6 +20,8 @@ from limpet.service.api.core import AppCore
 from limpet.service.extend import RunExtension, budget_request, plan_extension
 from limpet.service.operation import By, CommandId, InDoors, Param, RunId, command
 from limpet.service.resolve import run_of
+from limpet.state.fold import BUILT_IN
+from limpet.stores import ReadyRun, RunRow
 
 __all__ = ["Control"]
 
@@ -147,6 +149,43 @@ class Control(AppCore):
         await run_of(self.store, run)
         reason, sender = self.store.redaction.text(reason), self._principal(by).sender
         await self._send(run, b.CancelRequested(command=self._command_id(command_id), reason=reason, **sender))
+
+    @command("/runs/{run}/move", needs="maintain", result=RunInfo, example="ticket-42 --engine temporal")
+    async def move(
+        self,
+        run: RunId,
+        /,
+        *,
+        engine: Annotated[
+            str, Param(description="`temporal`, or `builtin` for the workers of Limpet.", examples=["temporal"])
+        ],
+        by: By = None,
+        command_id: CommandId = None,
+    ) -> None:
+        """Let another engine have a run driven from now on: `temporal`, or `builtin` for the workers of Limpet.
+
+        No worker may hold the run: it waits, is paused, has not started, or has failed. Runs that it called stay where
+        they are. Raises InvalidArgument for an engine that no live worker serves.
+        """
+        row, own = await run_of(self.store, run), self._settings.engine
+        known = {BUILT_IN, *(each for each in (await self._live_workers()).engines if each)}
+        if own is not None:
+            known.add(own.name)
+        if engine not in known:
+            reason = f"no live worker drives runs of {engine!r}; known: {', '.join(sorted(known))}"
+            raise InvalidArgument(path="engine", reason=reason)
+        name = "" if engine == BUILT_IN else engine
+        id, sender = self._command_id(command_id), self._principal(by).sender
+        if row.engine != name or await self.store.has_command(run, id):
+            await self._send(run, b.RunMoved(command=id, engine=name, **sender))
+            await self._tell_of_move(row)
+
+    async def _tell_of_move(self, before: RunRow) -> None:
+        """Tell the engine of this app that a run has come to it, or has left it."""
+        row = await self.store.get(before.id)
+        own = self._settings.engine
+        if self._wake_calls is not None and own is not None and own.name in (row.engine, before.engine):
+            await self._wake_calls.call(ReadyRun(row.id, row.agent, row.agent_version, row.seq, own.name))
 
     @command(
         "/runs/{run}/patch",

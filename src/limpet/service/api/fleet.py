@@ -7,7 +7,8 @@ from limpet.clock import Duration, microseconds
 from limpet.service.activity import Activity, activity_of
 from limpet.service.api.core import AppCore
 from limpet.service.api.run_filters import CreatedBefore
-from limpet.service.doctor import CheckOptions, Finding, check_store
+from limpet.service.doctor import CheckOptions, check_store
+from limpet.service.findings import Finding
 from limpet.service.operation import AgentName, InDoors, Last, Param, query
 from limpet.service.page import Page
 from limpet.service.queries import check_last, time_before
@@ -63,5 +64,5 @@ class Fleet(AppCore):
 
         A finding about a run that waits for an operator quotes the reason.
         """
-        options = CheckOptions(last=last, stuck=microseconds(stuck))
+        options = CheckOptions(last=last, stuck=microseconds(stuck), engine=self._settings.engine)
         return Page(await check_store(self.store, self._settings.clock, options))

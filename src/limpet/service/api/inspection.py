@@ -182,7 +182,7 @@ class Inspection(AppCore):
         """Show a report of one run: its status, its last steps, what it waits for, and its last error."""
         info, workers = await self._info(run), await self._live_workers()
         requests = tuple([each async for each in self._requests(info)])
-        is_served = info.version in workers.served.get(info.agent, ())
+        is_served = info.version in workers.served.get((info.engine, info.agent), ())
         scores = await newest_scores(self.store, await run_of(self.store, run))
         return await report(self.store, info, requests, scores, is_served=is_served)
 
