@@ -38,6 +38,7 @@ from limpet.redaction import Redaction, add_patterns
 from limpet.service.app import App
 from limpet.service.notices import Channel
 from limpet.service.settings import Settings
+from limpet.state.fold import BUILT_IN
 from limpet.stores import Backend, Store
 from limpet.stores.cipher import MasterKeys
 from limpet.stores.memory import MemoryBackend
@@ -74,8 +75,8 @@ def open(  # noqa: PLR0913 - all by name, and few at a time
       server: it needs `worker=False` if it has agents, which then only give results their types. With
       `temporal://host:7233/namespace`, Temporal has the runs driven, and `store` is the store.
     - `store`: the store, if `url` is the address of Temporal. The default is LIMPET_URL.
-    - `engine`: the engine that has the runs of this app driven, if `url` is the store: an address of Temporal, or an
-      engine of your own. The default is LIMPET_ENGINE, then the workers of Limpet.
+    - `engine`: the engine that has the runs of this app driven, if `url` is the store: an address of Temporal, an
+      engine of your own, or `builtin` for the workers of Limpet. The default is LIMPET_ENGINE, then `builtin`.
     - `agents`: the agents to serve. The worker also claims runs that an earlier process left unfinished.
     - `worker`: a `Worker` with settings, or False for no worker. LIMPET_WORKER=0 also means no worker.
     - `people`: members by group. If given, only the people to whom a request is addressed can decide it.
@@ -133,7 +134,7 @@ def _engine_and_store(
         if engine is not None:
             raise DefinitionError(what="open(engine=…)", reason="a server has an engine of its own; pass its store")
         return None, url
-    engine = engine or os.environ.get("LIMPET_ENGINE") or None
+    engine = engine or os.environ.get("LIMPET_ENGINE") or BUILT_IN
     return open_engine(engine) if isinstance(engine, str) else engine, url
 
 
@@ -142,13 +143,16 @@ def is_engine(url: str | None) -> TypeGuard[str]:
     return url is not None and url.partition(":")[0].lower() == "temporal"
 
 
-def open_engine(url: str) -> Engine:
+def open_engine(url: str) -> Engine | None:
     """Return an engine by its address: `temporal://host:7233/namespace`. Nothing is called yet.
 
-    TLS and an API key come from Temporal's own environment variables, such as TEMPORAL_API_KEY.
+    None stands for the workers of Limpet, whose address is `builtin`. TLS and an API key come from Temporal's own
+    environment variables, such as TEMPORAL_API_KEY.
     """
+    if url == BUILT_IN:
+        return None
     if not is_engine(url):
-        raise DefinitionError(what="an engine", reason="its address is temporal://HOST:PORT/NAMESPACE")
+        raise DefinitionError(what="an engine", reason="its address is temporal://HOST:PORT/NAMESPACE, or builtin")
     try:
         temporal = importlib.import_module("limpet.temporal")
     except ImportError as error:

@@ -408,7 +408,6 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
                 "store": None,
                 "url": None,
                 "worker": None,
-                "engine": None,
             },
         ),
     ),
@@ -535,6 +534,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
             },
         ),
     ),
+    "with_engine": (Example({}, {"engine": None}),),
     "move": (Example({"run": "hearing"}, {"engine": "builtin", "by": "ann", "command_id": None}),),
     "pause": (Example({"run": "hearing"}, {"reason": "later", "by": "ann", "command_id": None}),),
     "prune": (

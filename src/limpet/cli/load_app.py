@@ -31,7 +31,6 @@ __all__ = [
     "load_worker",
     "make_worker",
     "named_app",
-    "named_engine",
     "run_in_app",
     "run_with_app",
     "run_with_time",
@@ -46,12 +45,13 @@ LOOK = 1.0
 """Seconds between two checks whether the store has failed permanently."""
 
 
-def load_worker(target: str, url: str | None, worker: Worker, engine: Engine | None = None) -> App:
+def load_worker(target: str, url: str | None, worker: Worker, engine: str | None = None) -> App:
     """Load MODULE:ATTRIBUTE, and return it as an app with a worker."""
-    return make_worker(_load(target), target, url, worker, engine)
+    app = make_worker(_load(target), target, url, worker)
+    return app if engine is None else app.with_engine(named_engine(engine))
 
 
-def make_worker(found: Any, target: str, url: str | None, worker: Worker, engine: Engine | None = None) -> App:
+def make_worker(found: Any, target: str, url: str | None, worker: Worker) -> App:
     """Return an app with a worker, from an app, an agent or a list of agents."""
     if url is not None and is_server(url):
         raise NotRemote(what="a worker")
@@ -60,12 +60,12 @@ def make_worker(found: Any, target: str, url: str | None, worker: Worker, engine
         if worker.keep is None and found.worker is not None:
             worker.keep = found.worker.keep  # The app's own rule is not lost when the command sets other options.
         store = None if url is None else limpet.open_store(url)
-        return found.replace(worker=worker, store=store, url=url, engine=engine)
-    return limpet.open(url, agents=agents).replace(worker=worker, engine=engine)
+        return found.replace(worker=worker, store=store, url=url)
+    return limpet.open(url, agents=agents).replace(worker=worker)
 
 
-def named_engine(given: str) -> Engine:
-    """Return the engine with an address; `temporal` stands for the one that is configured, or on this machine."""
+def named_engine(given: str) -> Engine | None:
+    """Return the engine with an address; None for `builtin`. `temporal` is the configured one, or on this machine."""
     if given == "temporal":
         given = os.environ.get("LIMPET_ENGINE") or "temporal://127.0.0.1:7233/default"
     return open_engine(given)

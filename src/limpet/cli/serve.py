@@ -21,7 +21,6 @@ from limpet.cli.load_app import (
     idle_app,
     load_worker,
     log_to_stderr,
-    named_engine,
     run_in_app,
     run_with_app,
     serve_until_stopped,
@@ -220,7 +219,7 @@ def worker(  # noqa: PLR0913 - all by name, and few at a time
     engine: Annotated[
         str | None,
         typer.Option(
-            metavar="ENGINE", help="`temporal` or temporal://HOST:PORT/NAMESPACE: drive the runs of this engine."
+            metavar="ENGINE", help="Drive the runs of this engine: temporal://HOST:PORT/NAMESPACE, temporal, builtin."
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Log one JSON object per line.")] = False,
@@ -232,8 +231,9 @@ def worker(  # noqa: PLR0913 - all by name, and few at a time
 
     With --keep, the workers of a store delete runs that ended long ago, one worker at a time.
 
-    With --engine, the worker drives the runs that Temporal gives it, and no others. `temporal` stands for the address
-    in LIMPET_ENGINE, else temporal://127.0.0.1:7233/default.
+    With --engine temporal, the worker drives the runs that Temporal gives it, and no others. Its address is the one in
+    LIMPET_ENGINE, else temporal://127.0.0.1:7233/default. Without --engine, the worker has the engine of the app, that
+    in LIMPET_ENGINE, or `builtin`: it claims runs itself.
     """
     if keep is None and (keep_status or keep_agent or archive):
         raise typer.BadParameter("--keep-status, --keep-agent and --archive need --keep AGE")
@@ -241,7 +241,8 @@ def worker(  # noqa: PLR0913 - all by name, and few at a time
         older_than=keep, by_status=ages(keep_status or []), by_agent=ages(keep_agent or []), archive=archive
     )
     settings = Worker(concurrency=concurrency, lease=lease, grace=grace, keep=rule or None, relaxed_gc=True)
-    app = load_worker(app_target(target, ""), url, settings, None if engine is None else named_engine(engine))
+    app = load_worker(app_target(target, ""), url, settings, engine)
+    logging.getLogger("temporalio").setLevel(logging.WARNING)
     asyncio.run(serve_until_stopped(app, json=json))
 
 

@@ -652,7 +652,7 @@ class RunMoved(Command, frozen=True, kw_only=True):
     """A person or client moved a run that no worker holds to another engine."""
 
     engine: str
-    """The engine from now on; empty for the workers of Limpet."""
+    """The engine from now on; `builtin` for the workers of Limpet."""
 
 
 class ScoreGiven(Command, frozen=True, kw_only=True):

@@ -81,23 +81,27 @@ class RemoteApp(App):
     def __repr__(self) -> str:
         return f"<app of {self._server.url}>"
 
-    def replace(  # noqa: PLR0913 - all by name, and few at a time
+    def replace(
         self,
         *,
         worker: Worker | None = None,
         store: Store | None = None,
         url: str | None = None,
         interface: str | None = None,
-        engine: Engine | None = None,
         idle: bool = False,
         creates_store: bool = True,
     ) -> "RemoteApp":
         """Return a copy of this app that is not open. A worker, or another store, needs the store itself."""
         del interface, idle, creates_store  # the server knows them
-        for name, given in (("worker", worker), ("store", store), ("url", url), ("engine", engine)):
+        for name, given in (("worker", worker), ("store", store), ("url", url)):
             if given is not None:
                 raise NotRemote(what=f"replace({name}=…)")
         return RemoteApp(self._server.copy(), self._clock, self._ids, self._all)
+
+    def with_engine(self, engine: Engine | None) -> "RemoteApp":
+        """Raise NotRemote: the server has an engine of its own."""
+        del engine
+        raise NotRemote(what="app.with_engine")
 
     @property
     def is_open(self) -> bool:

@@ -167,21 +167,19 @@ class App(
         super().__init__(settings, agents)
         self._listener_task: asyncio.Task[None] | None = None
 
-    def replace(  # noqa: PLR0913 - all by name, and few at a time
+    def replace(
         self,
         *,
         worker: Worker | None = None,
         store: Store | None = None,
         url: str | None = None,
         interface: str | None = None,
-        engine: Engine | None = None,
         idle: bool = False,
         creates_store: bool = True,
     ) -> "App":
         """Return a copy of this app that is not open, with some settings replaced.
 
-        `worker` also lets an app without a worker have one; `idle` removes it. `store` and `url` name another store,
-        and `engine` another engine.
+        `worker` also lets an app without a worker have one; `idle` removes it. `store` and `url` name another store.
         `interface` is recorded with each decision. With `creates_store=False`, opening raises NoStore where no store
         exists, and writes no contracts.
         """
@@ -189,12 +187,17 @@ class App(
         settings.worker = None if idle else worker or settings.worker
         settings.store, settings.url = store or settings.store, url or settings.url
         settings.store.redaction = self.store.redaction
-        settings.engine = engine or settings.engine
         settings.interface, settings.creates_store = (
             interface or settings.interface,
             creates_store and settings.creates_store,
         )
         return App(settings, self._all)
+
+    def with_engine(self, engine: Engine | None) -> "App":
+        """Return a copy of this app that is not open, with another engine; None for the workers of Limpet."""
+        found = self.replace()
+        found._settings.engine = engine
+        return found
 
     @property
     def is_open(self) -> bool:
@@ -269,7 +272,8 @@ class App(
             self._worker_loop = self._settings.engine_loop(engine, agents, worker, self._time, self, duties)
         found = await self._worker_loop.start(self._listener)
         names = ", ".join(sorted(self._agents))
-        log.info("worker %s: serving %s; resuming %d runs", self._worker_loop.id, names, found)
+        where = "" if engine is None else f" on {engine.name}"
+        log.info("worker %s: serving %s%s; resuming %d runs", self._worker_loop.id, names, where, found)
 
     async def close(self) -> None:
         """Wait for running effects within the worker's grace period, release its runs, and close the store."""

@@ -10,7 +10,6 @@ from limpet.service.moments import Point, point, state_after, used_by, used_text
 from limpet.service.steps import StepInfo, call_text, describe_failure, describe_step, plain_value, short, some_steps
 from limpet.service.views import load_payloads, load_values
 from limpet.state import AgentState, RunState, step_of
-from limpet.state.fold import BUILT_IN
 from limpet.state.patch import describe_patch
 from limpet.state.patch import diff as patch_between
 from limpet.stores import RequestFilter, Store
@@ -232,8 +231,7 @@ def _of_event(event: Event, body: AnyBody, requests: Requests) -> ChangeInfo | N
         case b.PauseRequested():
             return _change("command", "pause", body.reason, f"{_by(body.by)}asked to pause: {body.reason}")
         case b.RunMoved():
-            name = body.engine or BUILT_IN
-            return _change("command", "move", name, f"{_by(body.by)}moved the run to {name}")
+            return _change("command", "move", body.engine, f"{_by(body.by)}moved the run to {body.engine}")
         case b.ResumeRequested():
             return _change("command", "resume", "", f"{_by(body.by)}asked to resume")
         case (

@@ -361,7 +361,7 @@ class Fold:
             case b.ValueRecorded() | b.VersionChosen() | b.MessageSaid() | b.ScoreGiven() | b.ScoreWithdrawn():
                 pass
             case b.RunMoved():
-                self._note(event, "move", body, body.engine or BUILT_IN)
+                self._note(event, "move", body, body.engine)
             case b.CompensationCompleted() | b.CompensationFailed() | b.CompensationSkipped():
                 pass
             case (

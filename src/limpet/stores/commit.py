@@ -17,6 +17,7 @@ from limpet.errors import IdConflict, InvalidAppend, LimpetError, NotFound, Stor
 from limpet.events import AnyBody, Codec, blobs_of, verify
 from limpet.events import bodies as b
 from limpet.state import ENDED
+from limpet.state.fold import BUILT_IN
 from limpet.stores import append, claim, duties, token_writes, writes
 from limpet.stores.backend import LockTimeout, Outcome, SchemaViolation, Tables, keys_of
 from limpet.stores.blobs import Blob
@@ -321,7 +322,7 @@ def _load(tx: Transaction, op: writes.Load) -> RunRow:
     if row.type == "run" and row.status not in ENDED:
         name = f"load:{last.hash.hex()[:32]}"
         paused = b.PauseRequested(command=name, reason="loaded from another store")
-        here = (b.RunMoved(command=f"{name}:engine", engine=""),) if row.engine else ()
+        here = (b.RunMoved(command=f"{name}:engine", engine=BUILT_IN),) if row.engine else ()
         tx.write(row, (paused, *here), op.actor)
     return tx.row(first.run)
 

@@ -13,7 +13,7 @@ from limpet.events import AnyBody, Event
 from limpet.events import bodies as b
 from limpet.state import ENDED, Status
 from limpet.state.agent import current_item
-from limpet.state.fold import PAUSED
+from limpet.state.fold import BUILT_IN, PAUSED
 from limpet.state.run import later
 from limpet.stores.rows import RequestRow, RequestStatus, RunRow, ScoreRow
 
@@ -204,7 +204,7 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
         case b.CompensationStarted() | b.CompensationSkipped():
             return Delta(row=Undoing())
         case b.RunMoved():
-            return Delta(row=Moved(body.engine))
+            return Delta(row=Moved("" if body.engine == BUILT_IN else body.engine))
         case b.ScoreGiven():
             return Delta(score=ScoreSaved(_score(event, body)))
         case b.ScoreWithdrawn():

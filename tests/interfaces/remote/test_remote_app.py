@@ -453,6 +453,7 @@ def members() -> Iterator[str]:
 REFUSED = {
     *("store", "once", "replay", "replay_all", "save_heads", "export", "load", "import_tasks", "export_audit"),
     "create_login",
+    "with_engine",
     *("audit_log", "audit_trail"),
 }
 """Members that only an app with a store has."""

@@ -177,7 +177,7 @@ class Control(AppCore):
         name = "" if engine == BUILT_IN else engine
         id, sender = self._command_id(command_id), self._principal(by).sender
         if row.engine != name or await self.store.has_command(run, id):
-            await self._send(run, b.RunMoved(command=id, engine=name, **sender))
+            await self._send(run, b.RunMoved(command=id, engine=engine, **sender))
             await self._tell_of_move(row)
 
     async def _tell_of_move(self, before: RunRow) -> None:

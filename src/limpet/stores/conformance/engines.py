@@ -135,7 +135,7 @@ async def a_parked_run_moves_between_engines(world: World) -> None:
     assert (row.engine, told) == (ENGINE, [ReadyRun("r1", "a", "1", row.seq, ENGINE)])
     await world.worker()
     assert await world.claim() == ()
-    await world.store.send_commands("r1", b.RunMoved(command="m2", engine=""), actor="test")
+    await world.store.send_commands("r1", b.RunMoved(command="m2", engine="builtin"), actor="test")
     [claimed] = await world.claim()
     assert claimed.row.engine == ""
     await world.store.rebuild("r1")
