@@ -176,8 +176,10 @@ def _time(where: str, name: str, value: Any) -> str | None:
 class Importer:
     """Writes tasks as runs of one agent."""
 
-    def __init__(self, store: Store, agent: Agent[Any, Any], *, running: Running, sender: Mapping[str, Any]) -> None:
-        self._store, self._agent, self._running, self._sender = store, agent, running, sender
+    def __init__(
+        self, store: Store, agent: Agent[Any, Any], *, running: Running, sender: Mapping[str, Any], engine: str = ""
+    ) -> None:
+        self._store, self._agent, self._running, self._sender, self._engine = store, agent, running, sender, engine
 
     async def run(self, source: str | Path) -> ImportedTasks:
         """Check all tasks, then write those that have no run yet."""
@@ -210,7 +212,7 @@ class Importer:
             self._store.pack(input)[0],
             deadline=None,
             initial=initial if limits is None else replace(initial, budget=limits),
-            more={"labels": LABEL, **self._sender},
+            more={"labels": LABEL, "engine": self._engine, **self._sender},
         )
         return _Plan(task, input, output, body)
 

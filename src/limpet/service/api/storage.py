@@ -96,7 +96,8 @@ class Storage(AppCore):
         else:
             check_agent(agent)
             known = agent
-        importer = Importer(self.store, known, running=running, sender=self._principal(by).sender)
+        engine = "" if self._settings.engine is None else self._settings.engine.name
+        importer = Importer(self.store, known, running=running, sender=self._principal(by).sender, engine=engine)
         with file_errors(source):
             done = await importer.run(source)
         if self._worker_loop is not None:

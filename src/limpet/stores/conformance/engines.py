@@ -3,8 +3,9 @@
 from limpet.errors import WrongState
 from limpet.events import Wait, inline
 from limpet.events import bodies as b
-from limpet.stores import Claimed, Create, NotClaimed, ReadyRun, WorkerRow
+from limpet.stores import Claimed, Create, Inline, NotClaimed, ReadyRun, Store, WorkerRow
 from limpet.stores.conformance.suite import FAILED, LEASE, Owner, World, behaviour, created, expect, signalled
+from limpet.stores.memory import MemoryBackend
 
 ENGINE = "other"
 SIGNAL = Wait(what="signal", key="go")
@@ -154,6 +155,18 @@ async def a_run_that_is_driven_or_has_ended_does_not_move(world: World) -> None:
     owner = await world.own("r2")
     await owner.append(b.RunCompleted(output=inline(1)))
     await expect(WrongState, world.store.send_commands("r2", move, actor="test"))
+
+
+@behaviour()
+async def a_loaded_run_belongs_to_the_workers_of_its_store(world: World) -> None:
+    """A run of another engine that is loaded from another store is paused, and driven by the workers here."""
+    async with Store(MemoryBackend(world.clock), Inline()) as elsewhere:
+        elsewhere.codec = world.store.codec
+        await elsewhere.create("r1", created(engine=ENGINE), actor="test")
+        log = [event async for event in elsewhere.log("r1")]
+    row = await world.store.load(log, actor="test")
+    assert (row.engine, row.status, row.waits) == ("", "waiting", ("operator:paused",))
+    assert await world.store.check_rows("r1") == []
 
 
 @behaviour()
