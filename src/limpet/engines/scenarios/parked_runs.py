@@ -10,7 +10,7 @@ async def ask(world: ScenarioWorld) -> None:
     run = await world.start(asker)
     world.expect(run, "before", "after")
     request = await world.until_request(run)
-    await world.until_waiting(run, "request")
+    await world.until_waiting(run, "person")
     assert not world.has_happened(run, "after")
     await world.app.answer(request, True, by="ann")
     assert (await world.until_ended(run)).output is True

@@ -162,12 +162,13 @@ class ScenarioWorld:
         return info
 
     async def until_waiting(self, run: str, what: str) -> None:
-        """Wait until no worker drives a run, because it waits for something, such as `signal`."""
+        """Wait until no worker drives a run, because it waits, for `signal` or `operator:paused`."""
 
         async def look() -> bool:
             info = await self.app.info(run)
             assert info.status not in ENDED, f"{run} is {info.status}: {info.error}"
-            return info.status == "waiting" and what in (f"{each.what}:{each.key}" for each in info.waits_for)
+            waits = {name for each in info.waits_for for name in (each.what, f"{each.what}:{each.key}")}
+            return info.status == "waiting" and what in waits
 
         await self.until(look)
 

@@ -47,7 +47,7 @@ async def quarantine(world: ScenarioWorld) -> None:
     world.expect(bad, "after")
     world.expect(good, "a", "b", "mail", "c")
     await world.until_ended(good)
-    await world.until_waiting(bad, "quarantined")
+    await world.until_waiting(bad, "operator:quarantined")
     world.ledger.mark(f"{bad} mended")
     await world.app.resume(bad)
     assert (await world.until_ended(bad)).output == "done"
