@@ -21,8 +21,9 @@ AGENT, STATUS = SearchAttributeKey.for_keyword("LimpetAgent"), SearchAttributeKe
 LONG = 150
 # A drive lasts as long as the run does not park. Only missing heartbeats end it.
 LONGEST_DRIVE = timedelta(days=365)
-# A drive that cannot begin here now says itself when to ask again; this is for other errors.
-RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30))
+# After a worker died, the next one is asked soon, however often that happened before in the same drive. A drive that
+# cannot begin now says itself when to ask again, and each such attempt counts, too.
+RETRIES = RetryPolicy(initial_interval=timedelta(seconds=0.5), backoff_coefficient=1)
 CANCEL_TIMEOUT = timedelta(seconds=30)
 
 

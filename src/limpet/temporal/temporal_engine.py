@@ -31,6 +31,8 @@ log = logging.getLogger("limpet")
 CALL = timedelta(seconds=10)
 # Queues are polled by few connections each, because there is one for each agent and version.
 POLLERS = PollerBehaviorSimpleMaximum(maximum=2)
+# The id of the code, which is the workflow alone. By default, Temporal hashes all loaded modules, which takes seconds.
+BUILD = "limpet-1"
 # Time for the last tasks of workflows when a worker stops, in microseconds.
 LAST_TASKS = SECOND * 3 // 10
 # More than the worker itself waits for running effects.
@@ -147,6 +149,7 @@ class TemporalEngine:
             max_cached_workflows=0,
             no_remote_activities=True,
             identity=host.id,
+            build_id=BUILD,
         )
         drives = [
             Worker(
@@ -157,6 +160,7 @@ class TemporalEngine:
                 activity_task_poller_behavior=POLLERS,
                 graceful_shutdown_timeout=grace,
                 identity=host.id,
+                build_id=BUILD,
             )
             for agent, version in host.serving
         ]

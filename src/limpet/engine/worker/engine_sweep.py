@@ -39,8 +39,10 @@ LOOK_ANYWAY = 2**53
 class EngineSweep:
     """The sweep of one worker."""
 
-    def __init__(self, store: Store, engine: Engine, clock: Clock, worker: str) -> None:
+    def __init__(self, store: Store, engine: Engine, clock: Clock, worker: str, lease: int) -> None:
         self._store, self._engine, self._clock, self._worker = store, engine, clock, worker
+        self._look = min(LOOK, lease * 3 // 10)
+        """Rest without a change in the store. The lease of the duty must be renewed in time."""
         self._calls = WakeCalls(engine, clock)
         self._changed = asyncio.Event()
         self._woken: dict[str, tuple[int, int]] = {}
@@ -85,7 +87,7 @@ class EngineSweep:
 
     async def _rest(self) -> None:
         """Wait for a change in the store, and a moment longer; or for the next look."""
-        cancel_timer = self._clock.call_later(LOOK, self._changed.set)
+        cancel_timer = self._clock.call_later(self._look, self._changed.set)
         try:
             await self._changed.wait()
         finally:

@@ -137,6 +137,11 @@ class RunHost:
         return self._worker.concurrency
 
     @property
+    def lease(self) -> int:
+        """Time without a renewal after which other workers take over its runs, in microseconds."""
+        return self._worker.lease
+
+    @property
     def grace(self) -> int:
         """How long running effects may take when the worker stops, in microseconds."""
         return self._worker.grace

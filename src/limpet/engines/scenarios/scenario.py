@@ -1,0 +1,213 @@
+"""The parts of the suite: scenarios, the harness that an engine's author provides, and the world of a scenario."""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import limpet
+from limpet.clock import SECOND, SystemClock
+from limpet.engine.worker.engine import Engine
+from limpet.engines.scenarios.agents import agents
+from limpet.engines.scenarios.ledger import KILLS, LEDGER, Entry, Ledger
+from limpet.engines.scenarios.worker_fleet import WorkerFleet
+from limpet.ids import RandomIds
+from limpet.state import ENDED
+
+__all__ = ["EngineHarness", "Scenario", "ScenarioWorld", "scenario", "scenarios"]
+
+LOOK = SECOND // 50
+
+
+@dataclass(kw_only=True)
+class EngineHarness:
+    """Provided by an engine's author: a store, the engine, and how to start workers. Use as `with`.
+
+    It keeps the worker processes running until it is left.
+    """
+
+    store: str
+    """URL of the store, which may contain the runs of other scenarios."""
+    ledger: Path
+    """An empty folder, outside the store, in which tools record their effects, and workers their logs."""
+    engine: str | Engine | None = None
+    """The engine of clients: an address, or an object. None is the built-in worker."""
+    worker: Sequence[str] = ()
+    """Command that starts a worker of `limpet.engines.scenarios.agents:agents` with this store and engine. Without it,
+    the worker runs in the process of the scenario: no worker is killed, and scenarios that need that are left out.
+    """
+    workers: int = 2
+    """Number of worker processes."""
+    kills: Literal["none", "every step"] = "none"
+    """Whether worker processes die before and after each effect of a run."""
+    patience: float = 300.0
+    """Seconds after which a scenario that has not ended fails."""
+
+    def __enter__(self) -> Self:
+        self._stack = ExitStack()
+        self.fleet: WorkerFleet | None = None
+        environment = {LEDGER: str(self.ledger), KILLS: "" if self.kills == "none" else "1"}
+        if self.worker:
+            fleet = WorkerFleet(self.worker, size=self.workers, folder=self.ledger, environment=environment)
+            self.fleet = self._stack.enter_context(fleet)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One scenario that every engine must pass."""
+
+    name: str
+    summary: str
+    play: Callable[["ScenarioWorld"], Awaitable[None]]
+    needs_processes: bool
+
+    def __str__(self) -> str:
+        return self.name
+
+    async def run(self, harness: EngineHarness) -> list[str]:
+        """Play the scenario, check each of its runs and effects, and return the ids of its runs."""
+        async with asyncio.timeout(harness.patience), _world(self.name, harness) as world:
+            await self.play(world)
+            return await world.check()
+
+
+_SCENARIOS: list[Scenario] = []
+
+
+def scenario(
+    *, needs_processes: bool = False
+) -> Callable[[Callable[["ScenarioWorld"], Awaitable[None]]], Callable[["ScenarioWorld"], Awaitable[None]]]:
+    """Add a function to the suite, with its name and docstring."""
+
+    def add(play: Callable[["ScenarioWorld"], Awaitable[None]]) -> Callable[["ScenarioWorld"], Awaitable[None]]:
+        name, summary = play.__name__.replace("_", "-"), play.__doc__ or ""
+        _SCENARIOS.append(Scenario(name, summary, play, needs_processes))
+        return play
+
+    return add
+
+
+def scenarios(*, processes: bool = True) -> list[Scenario]:
+    """Return all scenarios; without `processes`, those that a worker in the same process can play."""
+    return [each for each in _SCENARIOS if processes or not each.needs_processes]
+
+
+@asynccontextmanager
+async def _world(name: str, harness: EngineHarness) -> AsyncIterator["ScenarioWorld"]:
+    """Open the app of a scenario, and a worker in this process if there are no others."""
+    os.environ[LEDGER] = str(harness.ledger)
+    tag = f"{name}-{RandomIds(SystemClock()).new()[-8:].lower()}"
+    ledger = Ledger(harness.ledger)
+    client = limpet.open(harness.store, engine=harness.engine, agents=agents, worker=False)
+    if harness.worker:
+        async with client as app:
+            yield ScenarioWorld(tag, harness, app, ledger)
+        return
+    async with limpet.open(harness.store, engine=harness.engine, agents=agents), client as app:
+        yield ScenarioWorld(tag, harness, app, ledger)
+
+
+@dataclass
+class ScenarioWorld:
+    """The app of a client, the ledger, and what the scenario expects of its runs."""
+
+    tag: str
+    """Prefix of the ids of all its runs."""
+    harness: EngineHarness
+    app: limpet.App
+    """An app without a worker."""
+    ledger: Ledger
+    _effects: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _statuses: dict[str, str] = field(default_factory=dict)
+
+    def id(self, name: str = "run") -> str:
+        """Return the id of one of its runs."""
+        return f"{self.tag}-{name}"
+
+    def expect(self, owner: str, *labels: str, status: str = "completed") -> None:
+        """Expect these effects of a run, each as often as it is named, and the status with which the run ends."""
+        self._effects.update((owner, label) for label in labels)
+        self._statuses[owner] = status
+
+    async def start(self, agent: limpet.Agent[Any, Any], *input: Any, name: str = "run", **how: Any) -> str:
+        """Start a run, and return its id."""
+        return (await self.app.start(agent, *input, id=self.id(name), **how)).id
+
+    async def until(self, what: Callable[[], Awaitable[Any]]) -> Any:
+        """Wait until a function returns something true, and return it."""
+        clock = SystemClock()
+        while not (found := await what()):
+            if self.harness.fleet is not None and self.harness.fleet.failure:
+                raise AssertionError(self.harness.fleet.failure)
+            await clock.sleep(LOOK)
+        return found
+
+    async def until_ended(self, run: str, status: str = "completed") -> limpet.RunInfo:
+        """Wait until a run has ended, assert its status, and return the run."""
+
+        async def look() -> limpet.RunInfo | None:
+            info = await self.app.info(run)
+            return info if info.status in ENDED else None
+
+        info: limpet.RunInfo = await self.until(look)
+        assert info.status == status, f"{run} is {info.status}: {info.error}"
+        return info
+
+    async def until_waiting(self, run: str, what: str) -> None:
+        """Wait until no worker drives a run, because it waits, for `signal` or `operator:paused`."""
+
+        async def look() -> bool:
+            info = await self.app.info(run)
+            assert info.status not in ENDED, f"{run} is {info.status}: {info.error}"
+            waits = {name for each in info.waits_for for name in (each.what, f"{each.what}:{each.key}")}
+            return info.status == "waiting" and what in waits
+
+        await self.until(look)
+
+    async def until_marked(self, mark: str) -> None:
+        """Wait until a tool has made a mark in the ledger."""
+
+        async def look() -> bool:
+            return self.ledger.has(mark)
+
+        await self.until(look)
+
+    async def until_request(self, run: str) -> limpet.Request:
+        """Wait until a run asks, and return the request."""
+
+        async def look() -> limpet.Request | None:
+            return next(iter(await self.app.inbox(run=run)), None)
+
+        found: limpet.Request = await self.until(look)
+        return found
+
+    def has_happened(self, owner: str, label: str) -> bool:
+        """Return whether an effect has happened at least once."""
+        return any(each.owner == owner and each.label == label for each in self.ledger.entries(owner))
+
+    def sections(self) -> list[Entry]:
+        """Return when the sections of this scenario began and ended, in order."""
+        return self.ledger.entries(f"{self.tag}/sections")
+
+    async def check(self) -> list[str]:
+        """Wait until all runs have ended; assert their statuses, their logs, and that each effect happened once.
+
+        Returns the ids of the runs.
+        """
+        page = await self.app.runs(last=1000)
+        runs = sorted(each.id for each in page if each.id.startswith(self.tag))
+        assert set(self._statuses) <= {*runs, self.tag}, "a run is missing"
+        for run in runs:
+            await self.until_ended(run, self._statuses.get(run, "completed"))
+            await self.app.verify(run)
+        happened = {effect: n for effect, n in self.ledger.count(self.tag).items() if "/sections" not in effect[0]}
+        assert happened == dict(self._effects), f"{happened} is not {dict(self._effects)}"
+        return runs
