@@ -1,7 +1,7 @@
 """Agents that tests run on Temporal. Each effect is a line in a ledger."""
 
 import limpet
-from tests.temporal.ledger import pass_gate, record
+from tests.temporal.ledger import is_open, pass_gate, record
 
 __all__ = ["VERSIONS", "agents"]
 
@@ -104,26 +104,17 @@ async def parent(run: limpet.Run, gate: str) -> str:
     return found
 
 
-@limpet.agent()
-async def failing(run: limpet.Run, gate: str) -> str:
-    """Fail until its gate is open."""
-    if not await run.step(temporal_is_open, gate):
-        raise ValueError(f"{SECRET} in an error")
+@limpet.tool(effect="none")
+async def temporal_check(gate: str) -> str:
+    """Fail until a gate is open."""
+    if not is_open(gate):
+        raise limpet.Permanent(f"{SECRET} in an error")
     return "done"
 
 
-@limpet.tool(effect="none")
-async def temporal_is_open(gate: str) -> bool:
-    return gate_is_open(gate)
-
-
-def gate_is_open(gate: str) -> bool:
-    import os
-    from pathlib import Path
-
-    from tests.temporal.ledger import FOLDER
-
-    return (Path(os.environ[FOLDER]) / f"{gate}.open").exists()
+@limpet.agent()
+async def failing(run: limpet.Run, gate: str) -> str:
+    return await run.step(temporal_check, gate)
 
 
 agents = [many_steps, many_parks, asker, hearer, hurried, sleeper, booker, parent, failing]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from limpet.clock import SystemClock
 
-__all__ = ["FOLDER", "Ledger", "pass_gate", "record"]
+__all__ = ["FOLDER", "Ledger", "is_open", "pass_gate", "record"]
 
 FOLDER = "TEMPORAL_TESTS_FOLDER"
 GLANCE = 10_000
@@ -18,9 +18,14 @@ def record(what: str) -> None:
         file.write(f"{what}\n".encode())
 
 
+def is_open(gate: str) -> bool:
+    """Return whether a test has opened a gate."""
+    return (Path(os.environ[FOLDER]) / f"{gate}.open").exists()
+
+
 async def pass_gate(gate: str) -> None:
     """Wait until a test opens a gate."""
-    while not (Path(os.environ[FOLDER]) / f"{gate}.open").exists():
+    while not is_open(gate):
         await SystemClock().sleep(GLANCE)
 
 
