@@ -22,7 +22,8 @@ LONG = 150
 # A drive lasts as long as the run does not park. Only missing heartbeats end it.
 LONGEST_DRIVE = timedelta(days=365)
 # A drive that cannot begin here now says itself when to ask again; this is for other errors.
-RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30))
+# The pause does not grow: an attempt is also spent when a worker dies, and another one must go on soon.
+RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), backoff_coefficient=1.0)
 CANCEL_TIMEOUT = timedelta(seconds=30)
 
 
