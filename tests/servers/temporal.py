@@ -17,6 +17,8 @@ __all__ = ["TemporalServer"]
 PROGRAM = Path(sys.prefix) / "bin" / "temporal"
 # Faster, and safe if only the process dies.
 PRAGMAS = ("journal_mode=wal", "synchronous=normal")
+# Pausing a workflow must be allowed first.
+SETTINGS = ("frontend.WorkflowPauseEnabled=true",)
 ATTRIBUTES = ("LimpetAgent=Keyword", "LimpetStatus=Keyword")
 
 
@@ -50,6 +52,7 @@ class TemporalServer:
         words = ["server", "start-dev", "--headless", "--ip", "127.0.0.1", "--port", str(self.port)]
         words += ["--db-filename", str(self.folder / "temporal.db"), "--log-level", "never"]
         words += [word for each in PRAGMAS for word in ("--sqlite-pragma", each)]
+        words += [word for each in SETTINGS for word in ("--dynamic-config-value", each)]
         words += [word for each in ATTRIBUTES for word in ("--search-attribute", each)]
         log = (self.folder / "log").open("ab")
         self._process = subprocess.Popen([PROGRAM, *words], stdout=log, stderr=log, start_new_session=True)

@@ -40,6 +40,8 @@ class Activities:
                 activity.heartbeat()
                 await wait_within(self._host.kit.clock, {driving}, BEAT)
             found = driving.result()
+        except asyncio.CancelledError:
+            raise _retry(NotNow(why="Temporal gave up on this delivery", delay=BEAT)) from None
         except LimpetError as error:
             raise ApplicationError(f"{error.summary} [{error.code}]", type=error.code, next_retry_delay=RETRY) from None
         finally:

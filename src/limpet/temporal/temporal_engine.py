@@ -21,6 +21,7 @@ from limpet.errors import EngineUnavailable
 from limpet.stores import ReadyRun
 from limpet.temporal.activities import Activities
 from limpet.temporal.run_workflow import AGENT, POKE, STATUS, WORKFLOW, RunArgs, RunWorkflow
+from limpet.temporal.sdk_log import quiet_runtime
 from limpet.temporal.temporal_address import TemporalAddress
 
 __all__ = ["TemporalEngine"]
@@ -82,7 +83,7 @@ class TemporalEngine:
             if self._client is None:
                 options = self.address.connect_options(self._environment)
                 try:
-                    client = await Client.connect(**options)
+                    client = await Client.connect(runtime=quiet_runtime(), **options)
                     self._has_attributes = await _has_attributes(client)
                 except (RuntimeError, RPCError) as error:
                     raise EngineUnavailable(engine="Temporal", address=self.address.host, reason=str(error)) from None

@@ -14,6 +14,7 @@ from limpet.engine.worker.change_listener import ChangeListener
 from limpet.engine.worker.duties import Duty
 from limpet.engine.worker.engine import Engine
 from limpet.engine.worker.wake_calls import WakeCalls
+from limpet.errors import NotFound
 from limpet.state import ENDED
 from limpet.stores import ReadyRun, RunRow, Store
 
@@ -67,7 +68,10 @@ class EngineSweep:
         looked, all_at = 0, 0
         while True:
             now = await self._store.now()
-            await self._store.claim(self._worker, limit=0)  # releases the runs of dead workers
+            try:
+                await self._store.claim(self._worker, limit=0)  # releases the runs of dead workers
+            except NotFound:
+                return  # this worker counted as dead, and registers again soon
             if now >= all_at:
                 self._woken.clear()
                 looked, all_at = 0, now + ALL

@@ -53,6 +53,8 @@ LOOP_STUCK_AFTER = 60 * SECOND
 # Before a run is asked for again that has no slot here, or that a worker is about to release.
 ASK_AGAIN = SECOND
 STOPPING = SECOND // 2
+# The same, if a run is due by the local estimate of the store's clock, but not yet by that clock.
+AHEAD = SECOND // 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,7 +287,12 @@ class RunHost:
                 raise
             if isinstance(found, Claimed):
                 return self.take(found)
-        return await self._reply(run) if found.why in ("ended", "moved", "waiting") else self._refused(found)
+        if found.why not in ("ended", "moved", "waiting", "not_before"):
+            return self._refused(found)
+        reply = await self._reply(run)
+        if found.why == "not_before" and isinstance(reply, Drive) and self._is_due(reply):
+            return NotNow(why="not_before", delay=AHEAD)
+        return reply
 
     async def _claim_run(self, run: str) -> Claimed | NotClaimed:
         """Claim a run; if another worker dropped this one as dead, register again first."""
