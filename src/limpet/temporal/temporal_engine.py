@@ -90,21 +90,31 @@ class TemporalEngine:
                 self._client = client
         return self._client
 
-    async def wake(self, run: ReadyRun) -> None:
-        """Start the workflow of a run, if it does not run, and tell it the position of the log."""
+    async def wake(self, run: ReadyRun, *, is_missed: bool = False) -> None:
+        """Start the workflow of a run, if it does not run, and tell it the position of the log.
+
+        A workflow that has completed is not started again, because a call may come late. But Temporal remembers for days
+        the workflow of a run that was deleted since, or of another store: a run that the sweep has found is started.
+        """
         client = await self.client()
         if not run.agent:  # the run is unknown, and only its workflow is left
             with suppress(RPCError):
                 await client.get_workflow_handle(run.id).signal(POKE, run.seq, rpc_timeout=CALL)
             return
+        policy = WorkflowIDReusePolicy
+        reuse = policy.ALLOW_DUPLICATE if is_missed else policy.ALLOW_DUPLICATE_FAILED_ONLY
         try:
-            await self._start(client, run, has_attributes=self._has_attributes)
+            await self._start(client, run, reuse, has_attributes=self._has_attributes)
         except RPCError as error:
             if error.status is not RPCStatusCode.INVALID_ARGUMENT or not self._has_attributes:
                 raise
-            await self._start(client, run, has_attributes=False)  # new attributes are not known everywhere at once
+            await self._start(
+                client, run, reuse, has_attributes=False
+            )  # new attributes are not known everywhere at once
 
-    async def _start(self, client: Client, run: ReadyRun, *, has_attributes: bool) -> None:
+    async def _start(
+        self, client: Client, run: ReadyRun, reuse: WorkflowIDReusePolicy, *, has_attributes: bool
+    ) -> None:
         queue = self._queue(run.agent, run.version)
         args = RunArgs(run=run.id, queue=queue, heartbeat=self.address.heartbeat, has_attributes=has_attributes)
         pairs = [SearchAttributePair(AGENT, run.agent), SearchAttributePair(STATUS, "running")]
@@ -114,7 +124,7 @@ class TemporalEngine:
                 args,
                 id=run.id,
                 task_queue=self._workflows,
-                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
+                id_reuse_policy=reuse,
                 start_signal=POKE,
                 start_signal_args=[run.seq],
                 memo={"run": run.id, "agent": run.agent, "version": run.version, **self._link(run.id)},

@@ -28,7 +28,7 @@ class Listed:
         """Check that the store has an identity."""
         assert store
 
-    async def wake(self, run: ReadyRun) -> None:
+    async def wake(self, run: ReadyRun, *, is_missed: bool = False) -> None:
         """Nothing is woken."""
 
     async def serve(self, host: Any) -> None:

@@ -141,12 +141,12 @@ class Deaf:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    async def wake(self, run: ReadyRun) -> None:
+    async def wake(self, run: ReadyRun, *, is_missed: bool = False) -> None:
         """Fail the first calls."""
         self.calls += 1
         if self.calls <= 3:
             raise OSError("away")
-        await self._engine.wake(run)
+        await self._engine.wake(run, is_missed=is_missed)
 
 
 async def test_an_engine_that_is_away_is_told_again(url: str, engine: Engine, caplog: pytest.LogCaptureFixture) -> None:

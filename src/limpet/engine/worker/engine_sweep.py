@@ -112,7 +112,7 @@ class EngineSweep:
 
     async def _wake(self, rows: list[RunRow]) -> None:
         ready = [ReadyRun(row.id, row.agent, row.agent_version, row.seq, row.engine) for row in rows]
-        told = await asyncio.gather(*map(self._calls.call, ready))
+        told = await asyncio.gather(*(self._calls.call(run, is_missed=True) for run in ready))
         for row, is_told in zip(rows, told, strict=True):
             if is_told:
                 self._woken[row.id] = row.seq, row.ready_at or 0

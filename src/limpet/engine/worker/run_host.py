@@ -98,6 +98,8 @@ class RunHost:
         """Short background tasks; asyncio itself keeps only weak references."""
         self.claiming = asyncio.Lock()
         """Held while runs are claimed, so that none is taken for the result of an earlier claim with a lost reply."""
+        self._asked: set[str] = set()
+        """Runs that are being claimed by their ids, for the same reason."""
         self.on_left: Callable[[RunDriver], object] = lambda _: None
         """Called when a run has left this worker."""
         self._suspects: dict[str, RunDriver] = {}
@@ -273,20 +275,22 @@ class RunHost:
         """Claim a run and start to drive it; or return why not."""
         if self.is_stopping:
             return NotNow(why="the worker stops", delay=STOPPING)
-        if self.room <= 0:
+        if self.room - len(self._asked) <= 0:
             return NotNow(why="the worker is full", delay=ASK_AGAIN)
-        async with self.claiming:
-            if run in self._drivers:
-                return self._drivers[run]
-            try:
-                found = await self._claim_run(run)
-            except NotFound:
-                return Drive(outcome="gone")
-            except ConnectionLost:
-                self.spawn(self.recover_lost_claim())
-                raise
-            if isinstance(found, Claimed):
-                return self.take(found)
+        if run in self._asked:
+            return NotNow(why="the worker is claiming it", delay=AHEAD)
+        self._asked.add(run)
+        try:
+            found = await self._claim_run(run)
+        except NotFound:
+            return Drive(outcome="gone")
+        except ConnectionLost:
+            self.spawn(self.recover_lost_claim())
+            raise
+        finally:
+            self._asked.discard(run)
+        if isinstance(found, Claimed):
+            return self.take(found)
         if found.why not in ("ended", "moved", "waiting", "not_before"):
             return self._refused(found)
         reply = await self._reply(run)
@@ -296,8 +300,7 @@ class RunHost:
 
     async def _claim_run(self, run: str) -> Claimed | NotClaimed:
         """Claim a run; if another worker dropped this one as dead, register again first."""
-        row = await self.store.get(run)
-        if row.agent in self.skipped:
+        if self.skipped and (row := await self.store.get(run)).agent in self.skipped:
             return NotClaimed("not_served", self._skipped_agents[row.agent][1])
         claim = partial(self.store.claim_run, self.id, run, concurrency=self.concurrency, cleared=self.cleared)
         try:
@@ -429,11 +432,11 @@ class RunHost:
         """Drive runs that the store assigned to this worker in a claim whose reply was lost."""
         async with self.claiming:
             for run, fence in held.items():
-                if run in self._drivers or self.is_stopping:
+                if run in self._drivers or run in self._asked or self.is_stopping:
                     continue
                 with suppress(LimpetError):
                     row = await self.store.get(run)
-                    if row.worker == self.id and row.fence == fence and run not in self._drivers:
+                    if row.worker == self.id and row.fence == fence and run not in (*self._drivers, *self._asked):
                         self.take(Claimed(row, died=False))
 
     async def recover_lost_claim(self) -> bool:

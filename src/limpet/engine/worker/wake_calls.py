@@ -35,11 +35,11 @@ class WakeCalls:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    async def call(self, run: ReadyRun) -> bool:
+    async def call(self, run: ReadyRun, *, is_missed: bool = False) -> bool:
         """Wake one run, wait for that, and return whether the engine was told."""
         async with self._places:
             try:
-                await self._engine.wake(run)
+                await self._engine.wake(run, is_missed=is_missed)
             except Exception as error:  # noqa: BLE001 - whatever the other system raises; the command is committed
                 name = type(error).__name__
                 log.warning("%s could not be told of run %s: %s: %s", self._engine.name, run.id, name, error)
