@@ -23,9 +23,9 @@ MOMENT = SECOND // 50
 
 def apply(owner: str, label: str, key: str) -> str:
     """Record an effect, with places to die before and after it."""
-    die_once(f"{owner} {label} before")
+    die_once(owner, f"{label} before")
     ledger().record(owner, label, key)
-    die_once(f"{owner} {label} after")
+    die_once(owner, f"{label} after")
     return label
 
 
@@ -63,7 +63,7 @@ async def unbook(result: str | None, owner: str, label: str) -> None:  # noqa: A
 @limpet.tool(effect="idempotent", name="scenario_hold")
 async def hold(owner: str, label: str) -> str:
     """Wait until the scenario releases the run, then record an effect. It lets the scenario know that it waits."""
-    die_once(f"{owner} {label} before")
+    die_once(owner, f"{label} before")
     ledger().mark(f"{owner} holds")
     while not ledger().has(f"{owner} released"):
         await SystemClock().sleep(MOMENT)
@@ -110,13 +110,13 @@ def _note(owner: str, name: str, what: str) -> None:
 async def errand(run: limpet.Run) -> str:
     """Act three times and send once, with places to die between the steps."""
     await run.step(act, run.id, "a")
-    die_once(f"{run.id} between a and b")
+    die_once(run.id, "between a and b")
     await run.step(act, run.id, "b")
     await run.patch(facts={"b": "done"})
-    die_once(f"{run.id} between b and mail")
+    die_once(run.id, "between b and mail")
     await run.step(send, run.id, "mail")
     await run.step(act, run.id, "c")
-    die_once(f"{run.id} before the end")
+    die_once(run.id, "before the end")
     return "done"
 
 
@@ -125,7 +125,7 @@ async def asker(run: limpet.Run) -> bool:
     """Ask a person between two effects."""
     await run.step(act, run.id, "before")
     answer = await run.ask("Go on?")
-    die_once(f"{run.id} answered")
+    die_once(run.id, "answered")
     await run.step(act, run.id, "after")
     return answer
 
@@ -135,7 +135,7 @@ async def sleeper(run: limpet.Run, how_long: str) -> str:
     """Sleep between two effects."""
     await run.step(act, run.id, "before")
     await run.sleep(how_long)
-    die_once(f"{run.id} slept")
+    die_once(run.id, "slept")
     await run.step(act, run.id, "after")
     return "awake"
 
@@ -155,7 +155,7 @@ async def sender(run: limpet.Run, to: str) -> str:
     """Act, and send a signal to another run."""
     await run.step(act, run.id, "prepare")
     await run.signal(to, "news", 7)
-    die_once(f"{run.id} sent")
+    die_once(run.id, "sent")
     return "sent"
 
 
@@ -173,7 +173,7 @@ async def caller(run: limpet.Run) -> list[str]:
     """Call two helpers, with effects around the calls."""
     await run.step(act, run.id, "before")
     made = [await run.call(helper, run.id), await run.call(helper, run.id)]
-    die_once(f"{run.id} has called")
+    die_once(run.id, "has called")
     await run.step(act, run.id, "after")
     return made
 
@@ -190,7 +190,7 @@ async def starter(run: limpet.Run) -> str:
     """Start a helper, and end without it."""
     await run.step(act, run.id, "before")
     handle = await run.start(helper, run.id, id=f"{run.id}.later")
-    die_once(f"{run.id} has started")
+    die_once(run.id, "has started")
     await run.step(act, run.id, "after")
     return handle.id
 
@@ -252,7 +252,7 @@ async def chatter(run: limpet.Run, turns: int) -> str:
     async for turn in run.turns(max=turns):
         said = await run.receive("user", str)
         await run.step(act, run.id, f"turn {turn.number} {said}")
-        die_once(f"{run.id} in turn {turn.number}")
+        die_once(run.id, f"in turn {turn.number}")
         await run.patch(facts={"turns": turn.number})
     return f"{turns} turns"
 

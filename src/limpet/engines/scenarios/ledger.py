@@ -18,7 +18,7 @@ __all__ = ["KILLS", "LEDGER", "Entry", "Ledger", "die_once", "ledger"]
 LEDGER = "LIMPET_SCENARIO_LEDGER"
 """Variable with the path of the ledger, for workers."""
 KILLS = "LIMPET_SCENARIO_KILLS"
-"""Variable that lets workers kill themselves at the places of `die_once`, if it is not empty."""
+"""Variable with the number of places of `die_once` at which a worker dies, for each owner of effects."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -83,7 +83,8 @@ def ledger() -> Ledger:
     return Ledger(Path(os.environ[LEDGER]))
 
 
-def die_once(place: str) -> None:
-    """Kill this process here, if the plan says so and no process died at this place before."""
-    if os.environ.get(KILLS) and ledger().mark(f"died {place}"):
+def die_once(owner: str, place: str) -> None:
+    """Kill this process here, if no process died at this place before, and the owner has a death left."""
+    deaths, own = int(os.environ.get(KILLS, "0")), ledger()
+    if deaths and own.mark(f"{owner} {place}") and any(own.mark(f"{owner} death {number}") for number in range(deaths)):
         os.kill(os.getpid(), signal.SIGKILL)

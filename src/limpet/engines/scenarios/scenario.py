@@ -21,6 +21,8 @@ from limpet.state import ENDED
 __all__ = ["EngineHarness", "Scenario", "ScenarioWorld", "scenario", "scenarios"]
 
 LOOK = SECOND // 50
+# How many workers die for each run.
+DEATHS = {"none": 0, "first step": 2, "every step": 1000}
 
 
 @dataclass(kw_only=True)
@@ -42,15 +44,15 @@ class EngineHarness:
     """
     workers: int = 2
     """Number of worker processes."""
-    kills: Literal["none", "every step"] = "none"
-    """Whether worker processes die before and after each effect of a run."""
+    kills: Literal["none", "first step", "every step"] = "none"
+    """Whether worker processes die before and after the first effect of each run, or each effect."""
     patience: float = 300.0
     """Seconds after which a scenario that has not ended fails."""
 
     def __enter__(self) -> Self:
         self._stack = ExitStack()
         self.fleet: WorkerFleet | None = None
-        environment = {LEDGER: str(self.ledger), KILLS: "" if self.kills == "none" else "1"}
+        environment = {LEDGER: str(self.ledger), KILLS: str(DEATHS[self.kills])}
         if self.worker:
             fleet = WorkerFleet(self.worker, size=self.workers, folder=self.ledger, environment=environment)
             self.fleet = self._stack.enter_context(fleet)
