@@ -75,6 +75,11 @@ class TemporalEngine:
         """Task queue of the drives of an agent's version."""
         return f"{self._workflows}:{agent}:{version}"
 
+    @property
+    def _task_timeout(self) -> timedelta:
+        """Time after which Temporal gives up on a worker that has a task of a workflow, which takes milliseconds."""
+        return timedelta(seconds=min(max(self.address.heartbeat, 2), 10))
+
     # Calls
 
     async def client(self) -> Client:
@@ -124,6 +129,7 @@ class TemporalEngine:
                 args,
                 id=run.id,
                 task_queue=self._workflows,
+                task_timeout=self._task_timeout,
                 id_reuse_policy=reuse,
                 start_signal=POKE,
                 start_signal_args=[run.seq],
