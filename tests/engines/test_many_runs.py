@@ -1,8 +1,8 @@
 """Many runs on Temporal, while workers and the server are killed: each effect happens once, and every run ends."""
 
 import asyncio
-import os
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ import limpet
 from limpet.clock import SECOND, SystemClock
 from limpet.engines.scenarios import Ledger, WorkerFleet
 from limpet.engines.scenarios.ledger import LEDGER
-from tests.engines.fleets import Faults, worker_command
+from tests.engines.fleets import Faults, fork_worker, worker_command
 from tests.engines.load import EFFECTS, KINDS, load_job
 from tests.engines.workflows import check_workflows, open_workflows
 from tests.servers.temporal import TemporalServer
@@ -48,7 +48,7 @@ async def answer_all(app: limpet.App, kinds: dict[str, str]) -> None:
         if kind == "signal":
             await app.signal(run, "go", 1, command_id=f"go-{run}")
     while True:
-        for request in await app.inbox(last=1000):
+        for request in await app.inbox(limit=100):
             await app.answer(request, True, by="ann")
         await SystemClock().sleep(SECOND // 2)
 
@@ -63,17 +63,16 @@ async def until_ended(app: limpet.App, share: float) -> list[limpet.RunInfo]:
         await SystemClock().sleep(SECOND)
 
 
+@pytest.mark.skipif('not config.getoption("--full")', reason="runs with --full")
 async def test_no_effect_is_lost_or_doubled_while_workers_and_the_server_are_killed(
-    postgres_schema: str, temporal: TemporalServer, tmp_path: Path, full: bool
+    postgres_schema: str, temporal: TemporalServer, tmp_path: Path
 ) -> None:
     """The effects of 500 runs, counted outside the store, are those that their code asked for."""
-    if not full:
-        pytest.skip("runs with --full")
     engine, ledger = temporal.url("2s"), Ledger(tmp_path)
     worker = worker_command(postgres_schema, engine, "tests.engines.load:agents")
-    environment = {LEDGER: str(tmp_path), "PYTHONPATH": os.getcwd()}
+    fleet_of = partial(WorkerFleet, size=WORKERS, environment={LEDGER: str(tmp_path)}, spawn=fork_worker)
     async with asyncio.timeout(PATIENCE), limpet.open(postgres_schema, engine=engine, worker=False) as app:
-        with WorkerFleet(worker, size=WORKERS, folder=tmp_path, environment=environment) as fleet:
+        with fleet_of(worker, folder=tmp_path) as fleet:
             with Faults(temporal, fleet, size=WORKERS) as faults:
                 kinds = await start_runs(app)
                 answering = asyncio.create_task(answer_all(app, kinds))

@@ -12,7 +12,7 @@ from tests.docs.reference import PUBLIC
 SOURCE = Path(limpet.__file__).parent
 ROOT = SOURCE.parents[1]
 # Modules of these folders implement or test the same things as their siblings, so names repeat on purpose.
-PARALLEL = {"stores/sqlite", "stores/postgres", "stores/conformance"}
+PARALLEL = {"stores/sqlite", "stores/postgres", "stores/conformance", "engines/scenarios"}
 # Concepts that have a module in several packages, under one name.
 CONCEPTS = {
     "app", "artifacts", "audit", "benchmark", "conversation", "duties", "inbox", "prompts", "queries", "steps",

@@ -316,7 +316,7 @@ def _letter(version: str, *accepts: str) -> limpet.Agent[None, str]:
 
 letter_1, letter_2, letter_3 = _letter("1"), _letter("2"), _letter("3", "2")
 
-agents = [
+agents: list[limpet.Agent[Any, Any]] = [
     errand,
     asker,
     sleeper,

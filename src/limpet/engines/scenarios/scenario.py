@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -14,7 +14,7 @@ from limpet.clock import SECOND, SystemClock
 from limpet.engine.worker.engine import Engine
 from limpet.engines.scenarios.agents import agents
 from limpet.engines.scenarios.ledger import KILLS, LEDGER, Entry, Ledger
-from limpet.engines.scenarios.worker_fleet import WorkerFleet
+from limpet.engines.scenarios.worker_fleet import Spawn, WorkerFleet, spawn_process
 from limpet.ids import RandomIds
 from limpet.state import ENDED
 
@@ -48,18 +48,21 @@ class EngineHarness:
     """Whether worker processes die before and after the first effect of each run, or each effect."""
     patience: float = 300.0
     """Seconds after which a scenario that has not ended fails."""
+    spawn: Spawn = spawn_process
+    """Starts a worker process."""
+
+    def __post_init__(self) -> None:
+        environment = {LEDGER: str(self.ledger), KILLS: str(DEATHS[self.kills])}
+        size = self.workers if self.worker else 0
+        self.fleet = WorkerFleet(self.worker, size=size, folder=self.ledger, environment=environment, spawn=self.spawn)
+        """The worker processes; none if the worker runs in the process of the scenario."""
 
     def __enter__(self) -> Self:
-        self._stack = ExitStack()
-        self.fleet: WorkerFleet | None = None
-        environment = {LEDGER: str(self.ledger), KILLS: str(DEATHS[self.kills])}
-        if self.worker:
-            fleet = WorkerFleet(self.worker, size=self.workers, folder=self.ledger, environment=environment)
-            self.fleet = self._stack.enter_context(fleet)
+        self.fleet.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._stack.close()
+        self.fleet.__exit__(*exc)
 
 
 @dataclass(frozen=True)
@@ -147,8 +150,7 @@ class ScenarioWorld:
         """Wait until a function returns something true, and return it."""
         clock = SystemClock()
         while not (found := await what()):
-            if self.harness.fleet is not None and self.harness.fleet.failure:
-                raise AssertionError(self.harness.fleet.failure)
+            assert not self.harness.fleet.failure, self.harness.fleet.failure
             await clock.sleep(LOOK)
         return found
 

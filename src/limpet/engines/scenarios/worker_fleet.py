@@ -3,23 +3,49 @@
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock, Thread
-from typing import Self
+from typing import IO, Protocol, Self
 
-__all__ = ["WorkerFleet"]
+__all__ = ["Spawn", "WorkerFleet", "WorkerProcess", "spawn_process"]
+
+
+class WorkerProcess(Protocol):
+    """A running process."""
+
+    def wait(self) -> int:
+        """Wait for its end, and return its exit code, which is negative if a signal ended it."""
+
+    def send_signal(self, sig: int, /) -> None:
+        """Send a signal, if it runs."""
+
+
+Spawn = Callable[[Sequence[str], Mapping[str, str], IO[bytes]], WorkerProcess]
+"""Starts a process from its command, its environment and the file for its output."""
+
+
+def spawn_process(command: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> WorkerProcess:
+    """Start a process as usual."""
+    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)  # noqa: S603
 
 
 class WorkerFleet:
     """A number of processes with the same command, each of which is restarted when it was killed; use as `with`."""
 
     def __init__(
-        self, command: Sequence[str], *, size: int, folder: Path, environment: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        *,
+        size: int,
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        spawn: Spawn = spawn_process,
     ) -> None:
-        self._command, self._folder = tuple(command), folder
+        """`folder` is for the logs of the processes, and `environment` is added to that of this process."""
+        self._command, self._folder, self._spawn = tuple(command), folder, spawn
         self._environment = {**os.environ, **(environment or {})}
-        self._processes: list[subprocess.Popen[bytes] | None] = [None] * size
+        self._processes: list[WorkerProcess | None] = [None] * size
         self._lock = Lock()
         self._is_stopping = False
         self._threads: list[Thread] = []
@@ -46,7 +72,7 @@ class WorkerFleet:
         """Kill a process with SIGKILL."""
         with self._lock:
             process = self._processes[place]
-            if process is not None and process.poll() is None:
+            if process is not None:
                 process.send_signal(signal.SIGKILL)
 
     def _keep_alive(self, place: int) -> None:
@@ -59,14 +85,12 @@ class WorkerFleet:
                 return
             self.deaths += 1
 
-    def _start(self, place: int) -> subprocess.Popen[bytes] | None:
+    def _start(self, place: int) -> WorkerProcess | None:
         """Start a process; or return None if the fleet stops."""
         with self._lock, self._log(place).open("ab") as log:
             if self._is_stopping:
                 return None
-            process = subprocess.Popen(  # noqa: S603 - the command of the engine's author
-                self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+            process = self._spawn(self._command, self._environment, log)
             self._processes[place] = process
             return process
 
