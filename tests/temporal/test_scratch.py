@@ -1,27 +1,29 @@
 import asyncio, time, signal
-import pytest
 import limpet
-from tests.temporal import agents as a
+from tests.temporal.agents import booker
 
-async def test_outage_logs(world):
+async def test_stall(world):
     async with world.sender() as app:
-        with world.worker() as one:
-            h = await app.start(a.booker, "gate", id="o-1")
-            await world.recorded("o-1 begins")
-            world.server.kill()
+        with world.worker(lease="1s") as first:
             t=time.time()
-            await world.clock.sleep(6_000_000)
-            world.ledger.open_gate("gate")
-            await world.clock.sleep(6_000_000)
-            world.server.start()
-            t=time.time()
-            print(await h.result(timeout="60s"), time.time()-t)
-            ex=await world.until_closed("o-1")
-            print(ex, time.time()-t)
-            t=time.time()
-            h = await app.start(a.many_steps, 3, id="o-2")
-            print(await h.result(timeout="60s"), time.time()-t)
-            t=time.time()
-            one.send(signal.SIGTERM)
-            print(one.end(), time.time()-t)
-    print(world.ledger.lines())
+            handle = await app.start(booker, "gate", id="stall-1")
+            await world.recorded("stall-1 begins")
+            print("begun", time.time()-t); t=time.time()
+            first.send(signal.SIGSTOP)
+            with world.worker(lease="1s"):
+                print("second", time.time()-t); t=time.time()
+                while len(world.ledger.lines()) < 3:
+                    await world.clock.sleep(500_000)
+                    c=await world.client()
+                    d=(await c.get_workflow_handle("stall-1").describe()).raw_description
+                    p=d.pending_activities
+                    print(round(time.time()-t,1), [(x.attempt, x.state, x.last_failure.message, x.last_worker_identity) for x in p], d.pending_workflow_task.attempt, (await app.store.get("stall-1")).worker)
+                print("taken", time.time()-t); t=time.time()
+                world.ledger.open_gate("gate")
+                assert await handle.result(timeout="30s") == "gate"
+                end = (await app.store.get("stall-1")).seq
+                first.send(signal.SIGCONT)
+                await world.until(lambda: any("lost" in line or "another worker" in line for line in first.log))
+                print("revived", time.time()-t); t=time.time()
+                await world.until_closed("stall-1")
+                print("closed", time.time()-t); t=time.time()

@@ -34,6 +34,8 @@ CALL = timedelta(seconds=10)
 POLLERS = PollerBehaviorSimpleMaximum(maximum=2)
 # Time for the last tasks of workflows when a worker stops, in microseconds.
 LAST_TASKS = SECOND * 3 // 10
+# Late calls to remember.
+MOST_REFUSED = 1_000
 # More than the worker itself waits for running effects.
 LONGER = timedelta(seconds=3)
 
@@ -53,6 +55,8 @@ class TemporalEngine:
         self._connecting = asyncio.Lock()
         self._client: Client | None = None
         self._has_attributes = False
+        self._refused: set[str] = set()
+        """Runs whose workflow was not started, because it has completed."""
 
     async def open(self, store: str) -> None:
         """Note the store, whose identity its task queues have. Temporal is called when it is first needed."""
@@ -96,31 +100,56 @@ class TemporalEngine:
                 await client.get_workflow_handle(run.id).signal(POKE, run.seq, rpc_timeout=CALL)
             return
         try:
-            await self._start(client, run, has_attributes=self._has_attributes)
+            await self._start(client, run, WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY)
+        except WorkflowAlreadyStartedError:
+            if not await self._may_start_again(client, run.id):
+                raise
+            await self._start(client, run, WorkflowIDReusePolicy.ALLOW_DUPLICATE)
+
+    async def _may_start_again(self, client: Client, run: str) -> bool:
+        """Return whether the workflow of a run may start although it has completed.
+
+        A call that comes late, when the run has ended, starts none. But Temporal remembers for days the workflow of
+        another store's run with this id, or of a run that was deleted since: then the sweep calls again.
+        """
+        found = await client.get_workflow_handle(run).describe(rpc_timeout=CALL)
+        if found.task_queue != self._workflows or run in self._refused:
+            self._refused.discard(run)
+            return True
+        if len(self._refused) >= MOST_REFUSED:
+            self._refused.clear()
+        self._refused.add(run)
+        return False
+
+    async def _start(self, client: Client, run: ReadyRun, reuse: WorkflowIDReusePolicy) -> None:
+        try:
+            await self._start_with(client, run, reuse, has_attributes=self._has_attributes)
         except RPCError as error:
             if error.status is not RPCStatusCode.INVALID_ARGUMENT or not self._has_attributes:
                 raise
-            await self._start(client, run, has_attributes=False)  # new attributes are not known everywhere at once
+            # New attributes are not known everywhere at once.
+            await self._start_with(client, run, reuse, has_attributes=False)
 
-    async def _start(self, client: Client, run: ReadyRun, *, has_attributes: bool) -> None:
+    async def _start_with(
+        self, client: Client, run: ReadyRun, reuse: WorkflowIDReusePolicy, *, has_attributes: bool
+    ) -> None:
         queue = self._queue(run.agent, run.version)
         args = RunArgs(run=run.id, queue=queue, heartbeat=self.address.heartbeat, has_attributes=has_attributes)
         pairs = [SearchAttributePair(AGENT, run.agent), SearchAttributePair(STATUS, "running")]
-        with suppress(WorkflowAlreadyStartedError):  # it has completed: there is nothing to do
-            await client.start_workflow(
-                WORKFLOW,
-                args,
-                id=run.id,
-                task_queue=self._workflows,
-                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
-                start_signal=POKE,
-                start_signal_args=[run.seq],
-                memo={"run": run.id, "agent": run.agent, "version": run.version, **self._link(run.id)},
-                search_attributes=TypedSearchAttributes(pairs) if has_attributes else None,
-                static_summary=f"{run.agent} {run.version}",
-                static_details=self._link(run.id).get("link"),
-                rpc_timeout=CALL,
-            )
+        await client.start_workflow(
+            WORKFLOW,
+            args,
+            id=run.id,
+            task_queue=self._workflows,
+            id_reuse_policy=reuse,
+            start_signal=POKE,
+            start_signal_args=[run.seq],
+            memo={"run": run.id, "agent": run.agent, "version": run.version, **self._link(run.id)},
+            search_attributes=TypedSearchAttributes(pairs) if has_attributes else None,
+            static_summary=f"{run.agent} {run.version}",
+            static_details=self._link(run.id).get("link"),
+            rpc_timeout=CALL,
+        )
 
     def _link(self, run: str) -> dict[str, str]:
         return {"link": f"{self._public_url}/ui/runs/{run}"} if self._public_url else {}
