@@ -124,9 +124,9 @@ def version(number: str, *accepts: str) -> limpet.Agent[str, str]:
     """Return an agent with a version, which records it."""
 
     async def versioned(run: limpet.Run, gate: str) -> str:
-        await run.step(temporal_mark, f"{run.id} on {number}")
+        await run.step(temporal_mark, f"{run.id} begins")
         await run.ask("Go on?")
-        await run.step(temporal_mark, f"{run.id} went on on {number}")
+        await run.step(temporal_mark, f"{run.id} went on with {number}")
         return number
 
     return limpet.agent(name="versioned", version=number, accepts=accepts)(versioned)

@@ -66,8 +66,8 @@ async def test_a_terminated_workflow_of_a_parked_run_starts_again_with_a_command
         await world.until_parked(app, "end-1")
         await world.until(lambda: _is_waiting(world, "end-1"))
         world.server.workflow("terminate", "-w", "end-1")
-        await app.answer((await app.inbox())[0].id, "yes", by="ann")
-        assert await handle.result(timeout="20s") == "yes"
+        await app.answer((await app.inbox())[0].id, True, by="ann")
+        assert await handle.result(timeout="20s") == "True"
         executions = await world.until_closed("end-1")
     assert [each.status for each in executions] == [Status.TERMINATED, Status.COMPLETED]
     assert world.ledger.lines() == ["end-1 before", "end-1 after"]
@@ -142,22 +142,23 @@ async def test_a_deleted_workflow_starts_again(world: TemporalWorld) -> None:
         handle = await app.start(asker, "Go on?", id="delete-1")
         await world.until_parked(app, "delete-1")
         world.server.workflow("delete", "-w", "delete-1", "--yes")
-        await app.answer((await app.inbox())[0].id, "yes", by="ann")
-        assert await handle.result(timeout="30s") == "yes"
+        await app.answer((await app.inbox())[0].id, True, by="ann")
+        assert await handle.result(timeout="30s") == "True"
     assert world.ledger.lines() == ["delete-1 before", "delete-1 after"]
 
 
 async def test_a_paused_workflow_goes_on_when_it_is_unpaused(world: TemporalWorld) -> None:
+    """While it is paused, commands are recorded, and nothing is driven."""
     async with world.app(linger=0) as app:
         handle = await app.start(asker, "Go on?", id="pause-1")
         await world.until_parked(app, "pause-1")
-        print(world.server.workflow("pause", "-w", "pause-1", "--reason", "test"))
-        await app.answer((await app.inbox())[0].id, "yes", by="ann")
-        for _ in range(75):
-            await world.clock.sleep(20_000)
-        print(await app.info("pause-1"), await world.executions("pause-1"))
-        print(world.server.workflow("unpause", "-w", "pause-1", "--reason", "test"))
-        assert await handle.result(timeout="30s") == "yes"
+        await world.until(lambda: _is_waiting(world, "pause-1"))
+        world.server.workflow("pause", "-w", "pause-1", "--reason", "test")
+        await app.answer((await app.inbox())[0].id, True, by="ann")
+        with pytest.raises(limpet.NotDone):
+            await handle.result(timeout="1s")
+        world.server.workflow("unpause", "-w", "pause-1", "--reason", "test")
+        assert await handle.result(timeout="30s") == "True"
         executions = await world.until_closed("pause-1")
     assert [each.status for each in executions] == [Status.COMPLETED]
     assert world.ledger.lines() == ["pause-1 before", "pause-1 after"]

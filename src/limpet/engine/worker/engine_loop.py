@@ -42,7 +42,7 @@ class EngineLoop:
         self._listener, host = listener, self.host
         await host.start(listener)
         self._serving = asyncio.create_task(self._serve(), name=f"limpet:{self._engine.name}")
-        sweep = EngineSweep(host.store, self._engine, host.kit.clock, host.id)
+        sweep = EngineSweep(host.store, self._engine, host.kit.clock, host.id, host.lease)
         for duty in (*self._duties, sweep.duty(listener)):
             host.start_duty(duty)
         return 0

@@ -40,8 +40,11 @@ LOOK_ANYWAY = 2**53
 class EngineSweep:
     """The sweep of one worker."""
 
-    def __init__(self, store: Store, engine: Engine, clock: Clock, worker: str) -> None:
+    def __init__(self, store: Store, engine: Engine, clock: Clock, worker: str, lease: int) -> None:
         self._store, self._engine, self._clock, self._worker = store, engine, clock, worker
+        # The lease on the duty is renewed between two looks.
+        self._pause = min(LOOK, lease * 3 // 10)
+        self._grace = min(GRACE, lease * 3 // 10)
         self._calls = WakeCalls(engine, clock)
         self._changed = asyncio.Event()
         self._woken: dict[str, tuple[int, int]] = {}
@@ -89,12 +92,12 @@ class EngineSweep:
 
     async def _rest(self) -> None:
         """Wait for a change in the store, and a moment longer; or for the next look."""
-        cancel_timer = self._clock.call_later(LOOK, self._changed.set)
+        cancel_timer = self._clock.call_later(self._pause, self._changed.set)
         try:
             await self._changed.wait()
         finally:
             cancel_timer()
-        await self._clock.sleep(GRACE)
+        await self._clock.sleep(self._grace)
         self._changed.clear()
 
     async def _wake_ready(self, after: int, until: int) -> AsyncIterator[None]:

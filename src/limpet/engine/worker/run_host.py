@@ -139,6 +139,11 @@ class RunHost:
         return self._worker.concurrency
 
     @property
+    def lease(self) -> int:
+        """How long the worker counts as alive without renewing its lease, in microseconds."""
+        return self._worker.lease
+
+    @property
     def grace(self) -> int:
         """How long running effects may take when the worker stops, in microseconds."""
         return self._worker.grace
