@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -52,7 +53,7 @@ class TemporalEngine:
         self._public_url = public_url.rstrip("/")
         self._environment = os.environ if environment is None else environment
         self._store = ""
-        self._connecting = asyncio.Lock()
+        self._connecting: asyncio.Task[Client] | None = None
         self._client: Client | None = None
         self._has_attributes = False
         self._refused: set[str] = set()
@@ -64,6 +65,8 @@ class TemporalEngine:
 
     async def close(self) -> None:
         """Forget the connection."""
+        if self._connecting is not None:
+            self._connecting.cancel()
         self._client = None
 
     # Names
@@ -80,17 +83,25 @@ class TemporalEngine:
     # Calls
 
     async def client(self) -> Client:
-        """Return the client, connected. Raises EngineUnavailable."""
-        async with self._connecting:
-            if self._client is None:
-                options = self.address.connect_options(self._environment)
-                try:
-                    client = await Client.connect(runtime=quiet_runtime(), **options)
-                    self._has_attributes = await _has_attributes(client)
-                except (RuntimeError, RPCError) as error:
-                    raise EngineUnavailable(engine="Temporal", address=self.address.host, reason=str(error)) from None
-                self._client = client
-        return self._client
+        """Return the client, connected. Raises EngineUnavailable. All who wait for a connection share one attempt."""
+        if self._client is not None:
+            return self._client
+        if self._connecting is None or self._connecting.done():
+            self._connecting = asyncio.create_task(self._connect())
+            self._connecting.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(self._connecting)
+
+    async def _connect(self) -> Client:
+        options = self.address.connect_options(self._environment)
+        try:
+            client = await Client.connect(runtime=quiet_runtime(), **options)
+            self._has_attributes = await _has_attributes(client)
+        except (RuntimeError, RPCError) as error:
+            raise EngineUnavailable(
+                engine="Temporal", address=self.address.host, reason=_reason(error, self.address.namespace)
+            ) from None
+        self._client = client
+        return client
 
     async def wake(self, run: ReadyRun) -> None:
         """Start the workflow of a run, if it does not run, and tell it the position of the log."""
@@ -199,6 +210,14 @@ class TemporalEngine:
             finally:
                 if not advancing.done():  # the workflows of runs that ended in this process end, too
                     await host.kit.clock.sleep(LAST_TASKS)
+
+
+def _reason(error: Exception, namespace: str) -> str:
+    """Return why Temporal cannot be used, in a few words."""
+    if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
+        return f"there is no namespace {namespace} (`temporal operator namespace create -n {namespace}` makes one)"
+    found = re.findall(r'message: "([^"]*)"', str(error))
+    return str(found[-1] if found else error).rstrip(".")
 
 
 async def _has_attributes(client: Client) -> bool:
