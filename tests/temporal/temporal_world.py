@@ -131,10 +131,10 @@ class TemporalWorld:
             assert self.clock.ticks() < limit, "waited in vain"
             signal.sigtimedwait([], GLANCE / 10**6)
 
-    async def until(self, is_so: Callable[[], object | Awaitable[object]]) -> float:
+    async def until(self, is_so: Callable[[], object | Awaitable[object]], *, patience: float = PATIENCE) -> float:
         """Wait until something is so, and return the seconds that it took."""
         began = self.clock.ticks()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience):
             while True:
                 found = is_so()
                 if await found if isinstance(found, Awaitable) else found:
