@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from typing import Any
 
 import limpet
 from limpet.clock import SystemClock
@@ -58,4 +59,4 @@ async def trader(run: limpet.Run, way: str) -> int:
     return done + await run.step(chaos_note, run.id, "end")
 
 
-agents = [trader, cashier]
+agents: list[limpet.Agent[Any, Any]] = [trader, cashier]

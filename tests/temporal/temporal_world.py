@@ -9,11 +9,12 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
+
 import limpet
 from limpet.clock import SystemClock
 from limpet.service.app import App
-from temporalio.api.history.v1 import HistoryEvent
-from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 from tests.servers.preloaded import LIMPET, ROOT, PipedProgram
 from tests.servers.temporal import TemporalServer
 from tests.temporal.agents import agents

@@ -78,6 +78,7 @@ def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     assert "pip install 'limpet[temporal]'" in done.stdout, done.stderr
 
 
+@pytest.mark.long
 def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path) -> None:
     words = [LIMPET, "worker", "tests.temporal.agents:agents", "--engine", "temporal://host/n?beat=5s"]
     env = {**os.environ, FOLDER: str(tmp_path), "LIMPET_URL": f"sqlite:///{tmp_path}/limpet.db"}
@@ -90,13 +91,14 @@ async def test_a_wrong_namespace_is_named(world: TemporalWorld) -> None:
     """The worker says so, with what to do, and without a traceback. Commands commit."""
     engine = f"temporal://{world.server.host}/nowhere"
     found = TemporalEngine(TemporalAddress.parse(engine))
-    with pytest.raises(EngineUnavailable, match="there is no namespace nowhere .*namespace create -n nowhere"):
+    with pytest.raises(EngineUnavailable, match=r"there is no namespace nowhere .*namespace create -n nowhere"):
         await found.client()
     async with limpet.open(world.store, engine=engine, agents=[many_steps], worker=False) as app:
         await app.start(many_steps, 1, id="nowhere-1")
         assert (await app.info("nowhere-1")).status == "pending"
 
 
+@pytest.mark.long
 async def test_a_worker_waits_for_a_server_that_is_not_there_yet(world: TemporalWorld) -> None:
     """It says so once for each attempt, in one line, and goes on when the server is there."""
     with TemporalServer() as late:
@@ -130,9 +132,7 @@ class Authority:
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         return self._write(name, key, self._signed(subject, key, is_authority=False))
 
-    def _signed(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, is_authority: bool
-    ) -> x509.Certificate:
+    def _signed(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, is_authority: bool) -> x509.Certificate:
         now = datetime(2020, 1, 1, tzinfo=UTC)
         made = x509.CertificateBuilder(issuer_name=self._name, subject_name=subject, public_key=key.public_key())
         made = made.serial_number(x509.random_serial_number()).not_valid_before(now)
@@ -170,9 +170,7 @@ async def behind_tls(target: int, authority: Authority) -> AsyncIterator[int]:
     async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", target)
         sinks.extend((writer, inner_writer))
-        pumps.update(
-            asyncio.create_task(each) for each in (pump(reader, inner_writer), pump(inner_reader, writer))
-        )
+        pumps.update(asyncio.create_task(each) for each in (pump(reader, inner_writer), pump(inner_reader, writer)))
 
     port = free_port()
     server = await asyncio.start_server(join, "127.0.0.1", port, ssl=context)
@@ -185,6 +183,7 @@ async def behind_tls(target: int, authority: Authority) -> AsyncIterator[int]:
         await asyncio.gather(*pumps, *(sink.wait_closed() for sink in sinks), return_exceptions=True)
 
 
+@pytest.mark.long
 async def test_tls_is_configured_by_temporals_own_variables(
     world: TemporalWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +204,8 @@ async def test_tls_is_configured_by_temporals_own_variables(
 
 def test_an_api_key_comes_from_the_environment() -> None:
     address = TemporalAddress.parse("temporal://host/mine")
-    found = address.connect_options({"TEMPORAL_API_KEY": "k-1", "TEMPORAL_ADDRESS": "other:1", "TEMPORAL_NAMESPACE": "o"})
+    found = address.connect_options(
+        {"TEMPORAL_API_KEY": "k-1", "TEMPORAL_ADDRESS": "other:1", "TEMPORAL_NAMESPACE": "o"}
+    )
     assert (found["api_key"], found["target_host"], found["namespace"]) == ("k-1", "host:7233", "mine")
     assert found["tls"]

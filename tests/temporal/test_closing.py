@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from tests.temporal.agents import many_steps
 from tests.temporal.temporal_world import TemporalWorld
 
@@ -13,6 +15,7 @@ async def test_a_short_script_leaves_no_workflow(world: TemporalWorld, full: boo
     await _check_none_open(world)
 
 
+@pytest.mark.long
 async def test_many_runs_at_once_leave_no_workflow(world: TemporalWorld, full: bool) -> None:
     async with world.app() as app:
         await asyncio.gather(*(app.run(many_steps, 1, id=f"many-{number}") for number in range(200 if full else 20)))

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.temporal.agents import many_steps
 from tests.temporal.temporal_world import TemporalWorld
 
@@ -16,6 +18,7 @@ async def test_a_run_with_the_id_of_another_stores_run_is_driven(world: Temporal
         assert len(await world.until_closed("twin")) == 2
 
 
+@pytest.mark.long
 async def test_a_run_with_the_id_of_a_deleted_run_is_driven(world: TemporalWorld) -> None:
     """The first call may be a late one. The sweep repeats it only if the run is ready."""
     async with world.app([many_steps]) as app:

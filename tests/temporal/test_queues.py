@@ -1,7 +1,11 @@
 """Task queues for each agent and version: a worker gets only runs that it serves."""
 
+import pytest
+
 from tests.temporal import agents as a
 from tests.temporal.temporal_world import TemporalWorld
+
+pytestmark = pytest.mark.long
 
 
 async def test_workers_get_the_versions_that_they_serve(world: TemporalWorld) -> None:

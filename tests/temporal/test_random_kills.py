@@ -18,6 +18,9 @@ from tests.crash.counting_service import Service
 from tests.temporal.chaos_agents import PORT, agents, trader
 from tests.temporal.temporal_world import TemporalWorld, WorkerProcess
 
+pytestmark = pytest.mark.long
+
+
 WAYS = ("free", "ask", "sleep", "hear", "call")
 # What happens between two batches of runs.
 BLOWS = ("kill", "kill", "stop", "stall", "server", "server", "terminate", "nothing")
@@ -64,6 +67,8 @@ async def strike(world: TemporalWorld, fleet: Fleet, blow: str, chance: random.R
         case "terminate":
             run = chance.choice(runs)
             world.server._call("workflow", "terminate", "-w", run)
+        case _:
+            pass
 
 
 async def serve_people(app: limpet.App) -> None:
@@ -78,9 +83,7 @@ async def serve_people(app: limpet.App) -> None:
             await app.resume(info.id)
 
 
-async def test_no_effect_is_lost_or_doubled(
-    world: TemporalWorld, full: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_effect_is_lost_or_doubled(world: TemporalWorld, full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     count = 500 if full else BATCH
     chance = random.Random(int(os.environ.get("LIMPET_SEED", "1")))
     with Service() as service, ExitStack() as stack:

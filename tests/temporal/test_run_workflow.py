@@ -24,12 +24,12 @@ class Drives:
         self.cancelled: list[str] = []
 
     @activity.defn(name=DRIVE)
-    async def drive(self, run: str) -> Driven:
+    async def drive(self, run: str) -> Driven:  # noqa: ARG002 - as the workflow calls it
         self.begun += 1
         return await self.results.get()
 
     @activity.defn(name=CANCEL)
-    async def cancel(self, run: str, workflow_run: str) -> None:
+    async def cancel(self, run: str, workflow_run: str) -> None:  # noqa: ARG002
         self.cancelled.append(run)
 
 
@@ -87,6 +87,7 @@ async def _has_no_drive(world: TemporalWorld, run: str) -> bool:
     return await world.attempts(run) == 0
 
 
+@pytest.mark.long
 async def test_pokes_during_a_drive_do_not_make_the_history_long(world: TemporalWorld) -> None:
     """A run that no worker serves is poked now and then, for as long as it waits."""
     client, drives = await world.client(), Drives()

@@ -1,12 +1,14 @@
 """The Temporal server is killed and comes back: commands commit meanwhile, and everything goes on by itself."""
 
+import pytest
+
 from tests.temporal.agents import asker, booker, hearer, many_steps
 from tests.temporal.temporal_world import TemporalWorld
 
 
 async def test_everything_goes_on_after_an_outage(world: TemporalWorld, full: bool) -> None:
     """Meanwhile, a run is driven, runs are started, answered and signalled; the worker process stays the same."""
-    away = 30 if full else 3
+    away = 30 if full else 1
     async with world.sender() as app, world.app(linger=0) as workers:
         driven = await workers.start(booker, "gate", id="out-driven")
         asked = await app.start(asker, "Go on?", id="out-asked")
@@ -40,6 +42,7 @@ async def test_everything_goes_on_after_an_outage(world: TemporalWorld, full: bo
     assert len(world.ledger.lines()) == 8, world.ledger.lines()
 
 
+@pytest.mark.long
 async def test_a_worker_stops_while_the_server_is_away(world: TemporalWorld) -> None:
     """It does not wait for Temporal, and its run is taken up by the next one."""
     async with world.sender() as app:

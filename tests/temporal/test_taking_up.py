@@ -26,7 +26,7 @@ class Mute:
         if self._inner is not None:
             await self._inner.open(store)
 
-    async def wake(self, run: ReadyRun) -> None:
+    async def wake(self, run: ReadyRun) -> None:  # noqa: ARG002
         self.calls += 1
         raise EngineUnavailable(engine="Temporal", address="nowhere", reason="this test says so")
 
@@ -81,11 +81,12 @@ async def test_a_run_whose_creator_died_is_started(world: TemporalWorld) -> None
         await world.until_closed("sweep-new")
 
 
+@pytest.mark.long
 async def test_a_child_whose_parent_could_not_start_it_is_started(world: TemporalWorld) -> None:
     """The calls of the parent's worker fail; the sweep of another worker starts parent and child."""
     world.ledger.open_gate("gate")
     async with world.app() as app:
-        app.store.on_ready = lambda runs: None
+        app.store.on_ready = lambda _: None
         handle = await app.start(parent, "gate", id="sweep-parent")
         assert await handle.result(timeout="20s") == "gate"
         for run in await app.runs():

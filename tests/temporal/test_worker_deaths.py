@@ -2,8 +2,12 @@
 
 import signal
 
+import pytest
+
 from tests.temporal.agents import booker, parent
 from tests.temporal.temporal_world import TemporalWorld
+
+pytestmark = pytest.mark.long
 
 
 def keys(world: TemporalWorld, run: str, what: str) -> set[str]:

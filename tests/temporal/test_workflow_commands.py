@@ -43,6 +43,7 @@ async def _is_cancelling(app: limpet.App, run: str) -> bool:
     return (await app.store.get(run)).cancelling
 
 
+@pytest.mark.long
 async def test_a_workflow_cancelled_before_a_worker_comes_cancels_its_run(world: TemporalWorld) -> None:
     async with world.sender() as app:
         await app.start(asker, "Go on?", id="cancel-3")
@@ -78,6 +79,7 @@ async def _is_waiting(world: TemporalWorld, run: str) -> bool:
     return await world.attempts(run) == 0
 
 
+@pytest.mark.long
 async def test_a_terminated_workflow_of_a_sleeping_run_starts_again_when_the_run_is_due(world: TemporalWorld) -> None:
     async with world.app(linger=0) as app:
         handle = await app.start(sleeper, "2s", id="end-2")
@@ -90,6 +92,7 @@ async def test_a_terminated_workflow_of_a_sleeping_run_starts_again_when_the_run
     assert world.ledger.lines() == ["end-2 before", "end-2 after"]
 
 
+@pytest.mark.long
 async def test_a_run_goes_on_although_its_workflow_was_terminated(world: TemporalWorld) -> None:
     """The drive under way is not stopped, and the run ends with or without another workflow."""
     async with world.app() as app:
@@ -105,6 +108,7 @@ async def test_a_run_goes_on_although_its_workflow_was_terminated(world: Tempora
     assert [line.split()[1] for line in world.ledger.lines()] == ["before", "begins", "books", "after"]
 
 
+@pytest.mark.long
 async def test_a_terminated_run_whose_worker_dies_is_taken_up_again(world: TemporalWorld) -> None:
     async with world.sender() as app:
         with world.worker() as first:
@@ -121,6 +125,7 @@ async def test_a_terminated_run_whose_worker_dies_is_taken_up_again(world: Tempo
     assert len(world.ledger.count("end-4 books")) == 1
 
 
+@pytest.mark.long
 async def test_a_reset_of_a_finished_workflow_does_nothing(world: TemporalWorld) -> None:
     async with world.app() as app:
         await app.run(many_steps, 2, id="reset-1")
@@ -137,6 +142,7 @@ async def _has_executions(world: TemporalWorld, run: str, count: int) -> bool:
     return len(await world.executions(run)) == count
 
 
+@pytest.mark.long
 async def test_a_deleted_workflow_starts_again(world: TemporalWorld) -> None:
     async with world.app(linger=0) as app:
         handle = await app.start(asker, "Go on?", id="delete-1")
@@ -147,6 +153,7 @@ async def test_a_deleted_workflow_starts_again(world: TemporalWorld) -> None:
     assert world.ledger.lines() == ["delete-1 before", "delete-1 after"]
 
 
+@pytest.mark.long
 async def test_a_paused_workflow_goes_on_when_it_is_unpaused(world: TemporalWorld) -> None:
     """While it is paused, commands are recorded, and nothing is driven."""
     async with world.app(linger=0) as app:
@@ -164,6 +171,7 @@ async def test_a_paused_workflow_goes_on_when_it_is_unpaused(world: TemporalWorl
     assert world.ledger.lines() == ["pause-1 before", "pause-1 after"]
 
 
+@pytest.mark.long
 async def test_a_run_cancelled_by_limpet_ends_its_workflow(world: TemporalWorld) -> None:
     async with world.app(linger=0) as app:
         await app.start(asker, "Go on?", id="own-1")

@@ -287,6 +287,10 @@ class RunHost:
                 raise
             if isinstance(found, Claimed):
                 return self.take(found)
+        return await self._answer(run, found)
+
+    async def _answer(self, run: str, found: NotClaimed) -> Drive | NotNow:
+        """Return why a run was not claimed."""
         if found.why not in ("ended", "moved", "waiting", "not_before"):
             return self._refused(found)
         reply = await self._reply(run)
