@@ -2,8 +2,9 @@
 
 import pytest
 
+import limpet
 from tests.temporal import agents as a
-from tests.temporal.temporal_world import TemporalWorld
+from tests.temporal.temporal_world import TemporalWorld, WorkerProcess
 
 pytestmark = pytest.mark.long
 
@@ -34,13 +35,20 @@ async def test_workers_get_the_versions_that_they_serve(world: TemporalWorld) ->
     assert (first.id, second.id) == ("version-1", "version-2")
 
 
-async def test_two_worker_processes_share_the_runs(world: TemporalWorld) -> None:
+async def test_a_worker_gets_no_run_of_an_agent_that_it_does_not_serve(world: TemporalWorld) -> None:
     async with world.sender() as app:
-        with world.worker(), world.worker("tests.temporal.agents:one"):
-            handles = [await app.start(a.many_steps, 2, id=f"share-{number}") for number in range(10)]
-            versioned = await app.start(a.one[0], "gate", id="share-v")
-            for handle in handles:
-                assert await handle.result(timeout="30s") == 2
-            await world.recorded("share-v begins")
-            drivers = {(await app.store.get(handle.id)).agent for handle in (*handles, versioned)}
-    assert drivers == {"many_steps", "versioned"}
+        with world.worker() as general, world.worker("tests.temporal.agents:one") as special:
+            for number in range(10):
+                await app.start(a.many_steps, 2, id=f"share-{number}")
+                await app.start(a.one[0], "gate", id=f"share-v-{number}")
+            for number in range(10):
+                assert await (await app.get(f"share-{number}")).result(timeout="30s") == 2
+                await world.recorded(f"share-v-{number} begins")
+            for number in range(10):
+                assert await _was_driven_by(app, f"share-{number}", general)
+                assert await _was_driven_by(app, f"share-v-{number}", special)
+
+
+async def _was_driven_by(app: limpet.App, run: str, worker: WorkerProcess) -> bool:
+    drivers = {event.actor async for event in app.store.log(run) if event.kind == "run.claimed"}
+    return bool(drivers) and all(f"{each}: serving" in "".join(worker.log) for each in drivers)

@@ -35,6 +35,17 @@ CALL = timedelta(seconds=10)
 POLLERS = PollerBehaviorSimpleMaximum(maximum=2)
 # Time for the last tasks of workflows when a worker stops, in microseconds.
 LAST_TASKS = SECOND * 3 // 10
+# Answers that mean that search attributes cannot be listed or added here. After others, such as those of a server that
+# is just being stopped, it is asked again.
+REFUSALS = (
+    RPCStatusCode.PERMISSION_DENIED,
+    RPCStatusCode.UNAUTHENTICATED,
+    RPCStatusCode.UNIMPLEMENTED,
+    RPCStatusCode.INVALID_ARGUMENT,
+    RPCStatusCode.FAILED_PRECONDITION,
+    RPCStatusCode.RESOURCE_EXHAUSTED,
+    RPCStatusCode.ALREADY_EXISTS,
+)
 # Late calls to remember.
 MOST_REFUSED = 1_000
 # More than the worker itself waits for running effects.
@@ -234,7 +245,7 @@ async def _has_attributes(client: Client) -> bool:
             )
             await client.operator_service.add_search_attributes(added)
     except RPCError as error:
-        if error.status in (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.NOT_FOUND):
+        if error.status not in REFUSALS:
             raise
         log.warning("Temporal: workflows have no search attributes (%s): %s", ", ".join(wanted), error)
         return False
