@@ -42,6 +42,8 @@ class Sizes:
     logged: int = 100_000
     listed: int = 5_000
     approvals: int = 20
+    engine_runs: int = 50
+    """Concurrent runs of the workload that compares engines."""
     bulk: int = 1_000_000
     idle: float = 20.0
     """Seconds that an idle worker is watched."""
@@ -64,6 +66,7 @@ class Sizes:
         "bulk",
         "idle",
         "web",
+        "engine",
     )
 
 
@@ -244,6 +247,14 @@ def _web(sizes: Sizes) -> Iterator[Task]:
                 yield _limpet("web", title, on, min(sizes.rounds, 3), "web", what=what, requests=sizes.requests)
 
 
+def _engine(sizes: Sizes) -> Iterator[Task]:
+    rounds, peer = min(sizes.rounds, 3), PEERS["Temporal"]
+    load = {"steps": sizes.temporal_steps, "runs": sizes.engine_runs, "each": sizes.each, "times": sizes.approvals}
+    for system, who in (("limpet", "Limpet's own workers"), ("temporal", "Limpet on Temporal")):
+        yield _limpet("engine", who, POSTGRES, rounds, "engine", system=system, **load)
+    yield Task(Row("engine", "Temporal's own activities", SQLITE), peer, _asked(peer, "engine", **load), rounds)
+
+
 _TASKS: dict[str, Callable[[Sizes], Iterator[Task]]] = {
     "one": _one,
     "many": _many,
@@ -258,4 +269,5 @@ _TASKS: dict[str, Callable[[Sizes], Iterator[Task]]] = {
     "bulk": _bulk,
     "idle": _idle,
     "web": _web,
+    "engine": _engine,
 }

@@ -148,6 +148,20 @@ TABLES = (
         "the audit log, before its reply. The bare route returns a constant of 500 bytes.",
         [Column("requests/s", "requests"), Column("p50, ms", "p50"), Column("p99, ms", "p99")],
     ),
+    Table(
+        "engine",
+        "Engines",
+        "The same agent on Limpet's own workers and on Temporal, whose own activities are beside: one run of "
+        "{temporal_steps} effects; {engine_runs} runs of {each} effects at once; from the start of a run until its "
+        "first step is called; from the answer to a run that waits for a person until it has ended. One process "
+        "works. Limpet's log is in PostgreSQL; Temporal's development server has a SQLite file.",
+        [
+            Column("one run, steps/s", "one"),
+            Column("all runs, steps/s", "steps"),
+            Column("first step, ms", "first step"),
+            Column("approval, ms", "round trip"),
+        ],
+    ),
 )
 
 

@@ -8,6 +8,7 @@ sync for each commit; WAL with `synchronous=FULL` is as durable, faster, and wha
 import asyncio
 import os
 import socket
+import statistics
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -24,11 +25,14 @@ from temporalio.worker import Worker
 from bench.script import BODY, LONGEST, Stopwatch, answer, path_of, report_step
 
 QUEUE = "bench"
+called = asyncio.Event()
+"""Set when an activity is called."""
 PRAGMAS = {"journal_mode": "WAL", "synchronous": "FULL"}
 
 
 @activity.defn
 async def work(n: int) -> str:  # noqa: ARG001
+    called.set()
     return BODY
 
 
@@ -133,15 +137,47 @@ async def many(url: str, runs: int, each: int) -> dict[str, float]:
 
 async def approval(url: str, times: int) -> dict[str, float]:
     async with worker(url) as client:
-        spent = 0.0
-        for number in range(times):
-            handle = await begin(client, f"ask-{number}", 1, ask=True)
-            await asyncio.sleep(0.2)
-            watch = Stopwatch()
-            await handle.signal(Steps.go)
-            await handle.result()
-            spent += watch.seconds
-        return {"round trip": spent / times * 1e3}
+        return {"round trip": await approve_all(client, times) * 1e3}
+
+
+async def approve_all(client: Client, times: int) -> float:
+    """Return the mean of the seconds from a signal until the workflow has ended."""
+    spent = 0.0
+    for number in range(times):
+        handle = await begin(client, f"ask-{number}", 1, ask=True)
+        await asyncio.sleep(0.2)
+        watch = Stopwatch()
+        await handle.signal(Steps.go)
+        await handle.result()
+        spent += watch.seconds
+    return spent / times
+
+
+async def engine(url: str, steps: int, runs: int, each: int, times: int) -> dict[str, float]:
+    """Measure one workflow alone, many at once, the start until the first activity, and an approval."""
+    async with worker(url, max_concurrent_workflow_tasks=runs, max_concurrent_activities=runs) as client:
+        await (await begin(client, "warm", each)).result()
+        watch = Stopwatch()
+        await (await begin(client, "one", steps)).result()
+        alone = steps / watch.seconds
+        watch = Stopwatch()
+        handles = await asyncio.gather(*(begin(client, f"many-{number}", each) for number in range(runs)))
+        await asyncio.gather(*(handle.result() for handle in handles))
+        together = runs * each / watch.seconds
+        first = statistics.median([await first_step(client, f"first-{number}") for number in range(times)])
+        answered = await approve_all(client, times)
+    return {"one": alone, "steps": together, "first step": first * 1e3, "round trip": answered * 1e3}
+
+
+async def first_step(client: Client, id: str) -> float:
+    """Return the seconds from the start of a workflow until its first activity is called."""
+    called.clear()
+    watch = Stopwatch()
+    handle = await begin(client, id, 1)
+    await called.wait()
+    taken = watch.seconds
+    await handle.result()
+    return taken
 
 
 async def idle(url: str, seconds: float) -> dict[str, float]:
@@ -188,4 +224,4 @@ def settings(url: str) -> dict[str, str]:  # noqa: ARG001
 
 
 if __name__ == "__main__":
-    answer({each.__name__: each for each in (one, many, approval, idle, serve, stand_by, settings)})
+    answer({each.__name__: each for each in (one, many, approval, engine, idle, serve, stand_by, settings)})

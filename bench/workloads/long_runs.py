@@ -9,7 +9,7 @@ import limpet
 from bench.script import Stopwatch, wait_for
 from bench.workloads.agents import ALL, acts, asks, logged, long, turns
 
-__all__ = ["approval", "idle", "leave", "resume", "states"]
+__all__ = ["approval", "approve_all", "idle", "leave", "resume", "states"]
 
 LEFT = "left"
 KINDS: dict[str, limpet.Agent[int, Any]] = {"steps": long, "turns": turns}
@@ -37,17 +37,22 @@ async def resume(url: str) -> dict[str, float]:
 async def approval(url: str, times: int) -> dict[str, float]:
     """Measure from a person's answer until the run that asked has ended."""
     async with limpet.open(url, agents=ALL) as app:
-        spent = []
-        for _ in range(times):
-            handle = await app.start(asks, 1)
-            run = handle.id
-            await wait_for(lambda run=run: _is_waiting(app, run))  # type: ignore[misc]
-            request = (await app.inbox(run=run))[0]
-            watch = Stopwatch()
-            await app.approve(request, by="bench")
-            await handle.result()
-            spent.append(watch.seconds)
-        return {"round trip": statistics.median(spent) * 1e3}
+        return {"round trip": await approve_all(app, times) * 1e3}
+
+
+async def approve_all(app: limpet.App, times: int) -> float:
+    """Return the median of the seconds from an answer until the run that asked has ended."""
+    spent = []
+    for _ in range(times):
+        handle = await app.start(asks, 1)
+        run = handle.id
+        await wait_for(lambda run=run: _is_waiting(app, run))  # type: ignore[misc]
+        request = (await app.inbox(run=run))[0]
+        watch = Stopwatch()
+        await app.approve(request, by="bench")
+        await handle.result()
+        spent.append(watch.seconds)
+    return statistics.median(spent)
 
 
 async def states(url: str, steps: int, samples: int) -> dict[str, float]:

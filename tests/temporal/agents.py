@@ -1,11 +1,13 @@
 """Agents that tests run on Temporal. Each effect is a line in a ledger."""
 
+from typing import Any
+
 import limpet
 from tests.temporal.ledger import is_open, pass_gate, record
 
 __all__ = ["VERSIONS", "agents"]
 
-SECRET = "xyzzy-secret"  # noqa: S105 - a text to search for
+SECRET = "xyzzy-secret"
 
 
 @limpet.tool(effect="none")
@@ -117,16 +119,26 @@ async def failing(run: limpet.Run, gate: str) -> str:
     return await run.step(temporal_check, gate)
 
 
-agents = [many_steps, many_parks, asker, hearer, hurried, sleeper, booker, parent, failing]
+agents: list[limpet.Agent[Any, Any]] = [
+    many_steps,
+    many_parks,
+    asker,
+    hearer,
+    hurried,
+    sleeper,
+    booker,
+    parent,
+    failing,
+]
 
 
 def version(number: str, *accepts: str) -> limpet.Agent[str, str]:
     """Return an agent with a version, which records it."""
 
     async def versioned(run: limpet.Run, gate: str) -> str:
-        await run.step(temporal_mark, f"{run.id} on {number}")
+        await run.step(temporal_mark, f"{run.id} begins")
         await run.ask("Go on?")
-        await run.step(temporal_mark, f"{run.id} went on on {number}")
+        await run.step(temporal_mark, f"{run.id} went on with {number}")
         return number
 
     return limpet.agent(name="versioned", version=number, accepts=accepts)(versioned)

@@ -9,11 +9,12 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
+
 import limpet
 from limpet.clock import SystemClock
 from limpet.service.app import App
-from temporalio.api.history.v1 import HistoryEvent
-from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 from tests.servers.preloaded import LIMPET, ROOT, PipedProgram
 from tests.servers.temporal import TemporalServer
 from tests.temporal.agents import agents
@@ -131,10 +132,10 @@ class TemporalWorld:
             assert self.clock.ticks() < limit, "waited in vain"
             signal.sigtimedwait([], GLANCE / 10**6)
 
-    async def until(self, is_so: Callable[[], object | Awaitable[object]]) -> float:
+    async def until(self, is_so: Callable[[], object | Awaitable[object]], *, patience: float = PATIENCE) -> float:
         """Wait until something is so, and return the seconds that it took."""
         began = self.clock.ticks()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience):
             while True:
                 found = is_so()
                 if await found if isinstance(found, Awaitable) else found:

@@ -4,6 +4,7 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus as Status
 
 import limpet
+from limpet.stores import ReadyRun
 from tests.temporal.agents import asker, booker, failing, many_steps, sleeper
 from tests.temporal.temporal_world import TemporalWorld
 
@@ -42,6 +43,7 @@ async def _is_cancelling(app: limpet.App, run: str) -> bool:
     return (await app.store.get(run)).cancelling
 
 
+@pytest.mark.long
 async def test_a_workflow_cancelled_before_a_worker_comes_cancels_its_run(world: TemporalWorld) -> None:
     async with world.sender() as app:
         await app.start(asker, "Go on?", id="cancel-3")
@@ -65,8 +67,8 @@ async def test_a_terminated_workflow_of_a_parked_run_starts_again_with_a_command
         await world.until_parked(app, "end-1")
         await world.until(lambda: _is_waiting(world, "end-1"))
         world.server.workflow("terminate", "-w", "end-1")
-        await app.answer((await app.inbox())[0].id, "yes", by="ann")
-        assert await handle.result(timeout="20s") == "yes"
+        await app.answer((await app.inbox())[0].id, True, by="ann")
+        assert await handle.result(timeout="20s") == "True"
         executions = await world.until_closed("end-1")
     assert [each.status for each in executions] == [Status.TERMINATED, Status.COMPLETED]
     assert world.ledger.lines() == ["end-1 before", "end-1 after"]
@@ -77,6 +79,7 @@ async def _is_waiting(world: TemporalWorld, run: str) -> bool:
     return await world.attempts(run) == 0
 
 
+@pytest.mark.long
 async def test_a_terminated_workflow_of_a_sleeping_run_starts_again_when_the_run_is_due(world: TemporalWorld) -> None:
     async with world.app(linger=0) as app:
         handle = await app.start(sleeper, "2s", id="end-2")
@@ -89,6 +92,7 @@ async def test_a_terminated_workflow_of_a_sleeping_run_starts_again_when_the_run
     assert world.ledger.lines() == ["end-2 before", "end-2 after"]
 
 
+@pytest.mark.long
 async def test_a_run_goes_on_although_its_workflow_was_terminated(world: TemporalWorld) -> None:
     """The drive under way is not stopped, and the run ends with or without another workflow."""
     async with world.app() as app:
@@ -104,6 +108,7 @@ async def test_a_run_goes_on_although_its_workflow_was_terminated(world: Tempora
     assert [line.split()[1] for line in world.ledger.lines()] == ["before", "begins", "books", "after"]
 
 
+@pytest.mark.long
 async def test_a_terminated_run_whose_worker_dies_is_taken_up_again(world: TemporalWorld) -> None:
     async with world.sender() as app:
         with world.worker() as first:
@@ -120,6 +125,7 @@ async def test_a_terminated_run_whose_worker_dies_is_taken_up_again(world: Tempo
     assert len(world.ledger.count("end-4 books")) == 1
 
 
+@pytest.mark.long
 async def test_a_reset_of_a_finished_workflow_does_nothing(world: TemporalWorld) -> None:
     async with world.app() as app:
         await app.run(many_steps, 2, id="reset-1")
@@ -136,32 +142,36 @@ async def _has_executions(world: TemporalWorld, run: str, count: int) -> bool:
     return len(await world.executions(run)) == count
 
 
+@pytest.mark.long
 async def test_a_deleted_workflow_starts_again(world: TemporalWorld) -> None:
     async with world.app(linger=0) as app:
         handle = await app.start(asker, "Go on?", id="delete-1")
         await world.until_parked(app, "delete-1")
         world.server.workflow("delete", "-w", "delete-1", "--yes")
-        await app.answer((await app.inbox())[0].id, "yes", by="ann")
-        assert await handle.result(timeout="30s") == "yes"
+        await app.answer((await app.inbox())[0].id, True, by="ann")
+        assert await handle.result(timeout="30s") == "True"
     assert world.ledger.lines() == ["delete-1 before", "delete-1 after"]
 
 
+@pytest.mark.long
 async def test_a_paused_workflow_goes_on_when_it_is_unpaused(world: TemporalWorld) -> None:
+    """While it is paused, commands are recorded, and nothing is driven."""
     async with world.app(linger=0) as app:
         handle = await app.start(asker, "Go on?", id="pause-1")
         await world.until_parked(app, "pause-1")
-        print(world.server.workflow("pause", "-w", "pause-1", "--reason", "test"))
-        await app.answer((await app.inbox())[0].id, "yes", by="ann")
-        for _ in range(75):
-            await world.clock.sleep(20_000)
-        print(await app.info("pause-1"), await world.executions("pause-1"))
-        print(world.server.workflow("unpause", "-w", "pause-1", "--reason", "test"))
-        assert await handle.result(timeout="30s") == "yes"
+        await world.until(lambda: _is_waiting(world, "pause-1"))
+        world.server.workflow("pause", "-w", "pause-1", "--reason", "test")
+        await app.answer((await app.inbox())[0].id, True, by="ann")
+        with pytest.raises(limpet.NotDone):
+            await handle.result(timeout="1s")
+        world.server.workflow("unpause", "-w", "pause-1", "--reason", "test")
+        assert await handle.result(timeout="30s") == "True"
         executions = await world.until_closed("pause-1")
     assert [each.status for each in executions] == [Status.COMPLETED]
     assert world.ledger.lines() == ["pause-1 before", "pause-1 after"]
 
 
+@pytest.mark.long
 async def test_a_run_cancelled_by_limpet_ends_its_workflow(world: TemporalWorld) -> None:
     async with world.app(linger=0) as app:
         await app.start(asker, "Go on?", id="own-1")
@@ -189,8 +199,6 @@ async def test_a_late_poke_to_a_completed_run_starts_no_workflow(world: Temporal
         await app.run(many_steps, 1, id="late-1")
         await world.until_closed("late-1")
         assert app._wake_calls is not None
-        assert await app._wake_calls.call(limpet.stores.ReadyRun("late-1", "many_steps", "1", 99, "temporal"))
-        for _ in range(25):
-            await world.clock.sleep(20_000)
+        assert await app._wake_calls.try_call(ReadyRun("late-1", "many_steps", "1", 99, "temporal")) is None
         executions = await world.executions("late-1")
     assert [each.status for each in executions] == [Status.COMPLETED]

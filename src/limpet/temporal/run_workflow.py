@@ -73,15 +73,25 @@ class RunWorkflow:
             self._told = 0
             self._show(args, "running")
             driven = await self._drive(args)
-            if self._told <= driven.seq:
+            if driven is not None and self._told <= driven.seq:
                 if driven.outcome != "parked":
                     return self._end(args, driven)
                 self._show(args, driven.status)
                 await self._wait(args, driven)
-            if workflow.info().get_current_history_length() > LONG and not self._is_cancelling:
+            if self._is_long():
                 workflow.continue_as_new(args)
 
-    async def _drive(self, args: RunArgs) -> Driven:
+    def _is_long(self) -> bool:
+        """Return whether to continue with a new history."""
+        return workflow.info().get_current_history_length() > LONG and not self._is_cancelling
+
+    async def _drive(self, args: RunArgs) -> Driven | None:
+        """Have the run driven, and return the result.
+
+        Return None if the run must be driven again. If many pokes have made the history long, the drive of the next
+        execution joins this one, or waits for it. If the drive ended just when the workflow was cancelled, it did not
+        see the cancellation.
+        """
         driving = workflow.start_activity(
             DRIVE,
             args.run,
@@ -93,11 +103,14 @@ class RunWorkflow:
         )
         while True:
             try:
-                return await asyncio.shield(driving)
+                await workflow.wait_condition(lambda: driving.done() or self._is_long())
             except asyncio.CancelledError:
-                if driving.done():
-                    raise
+                is_over = driving.done()
                 await self._cancel(args)  # the drive sees the cancellation in the log
+                if is_over:
+                    return None
+            else:
+                return await driving if driving.done() else None
 
     async def _wait(self, args: RunArgs, driven: Driven) -> None:
         """Wait until the run is due, or was poked for an event that the drive did not see."""

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -36,6 +37,17 @@ POLLERS = PollerBehaviorSimpleMaximum(maximum=2)
 BUILD = "limpet-1"
 # Time for the last tasks of workflows when a worker stops, in microseconds.
 LAST_TASKS = SECOND * 3 // 10
+# Answers that mean that search attributes cannot be listed or added here. After others, such as those of a server that
+# is just being stopped, it is asked again.
+REFUSALS = (
+    RPCStatusCode.PERMISSION_DENIED,
+    RPCStatusCode.UNAUTHENTICATED,
+    RPCStatusCode.UNIMPLEMENTED,
+    RPCStatusCode.INVALID_ARGUMENT,
+    RPCStatusCode.FAILED_PRECONDITION,
+    RPCStatusCode.RESOURCE_EXHAUSTED,
+    RPCStatusCode.ALREADY_EXISTS,
+)
 # More than the worker itself waits for running effects.
 LONGER = timedelta(seconds=3)
 
@@ -52,7 +64,7 @@ class TemporalEngine:
         self._public_url = public_url.rstrip("/")
         self._environment = os.environ if environment is None else environment
         self._store = ""
-        self._connecting = asyncio.Lock()
+        self._connecting: asyncio.Task[Client] | None = None
         self._client: Client | None = None
         self._has_attributes = False
 
@@ -62,6 +74,8 @@ class TemporalEngine:
 
     async def close(self) -> None:
         """Forget the connection."""
+        if self._connecting is not None:
+            self._connecting.cancel()
         self._client = None
 
     # Names
@@ -83,23 +97,31 @@ class TemporalEngine:
     # Calls
 
     async def client(self) -> Client:
-        """Return the client, connected. Raises EngineUnavailable."""
-        async with self._connecting:
-            if self._client is None:
-                options = self.address.connect_options(self._environment)
-                try:
-                    client = await Client.connect(runtime=quiet_runtime(), **options)
-                    self._has_attributes = await _has_attributes(client)
-                except (RuntimeError, RPCError) as error:
-                    raise EngineUnavailable(engine="Temporal", address=self.address.host, reason=str(error)) from None
-                self._client = client
-        return self._client
+        """Return the client, connected. Raises EngineUnavailable. All who wait for a connection share one attempt."""
+        if self._client is not None:
+            return self._client
+        if self._connecting is None or self._connecting.done():
+            self._connecting = asyncio.create_task(self._connect())
+            self._connecting.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(self._connecting)
+
+    async def _connect(self) -> Client:
+        options = self.address.connect_options(self._environment)
+        try:
+            client = await Client.connect(runtime=quiet_runtime(), **options)
+            self._has_attributes = await _has_attributes(client)
+        except (RuntimeError, RPCError) as error:
+            raise EngineUnavailable(
+                engine="Temporal", address=self.address.host, reason=_reason(error, self.address.namespace)
+            ) from None
+        self._client = client
+        return client
 
     async def wake(self, run: ReadyRun, *, is_missed: bool = False) -> None:
         """Start the workflow of a run, if it does not run, and tell it the position of the log.
 
-        A workflow that has completed is not started again, because a call may come late. But Temporal remembers for days
-        the workflow of a run that was deleted since, or of another store: a run that the sweep has found is started.
+        A workflow that has completed is not started again, because a call may come late. But Temporal remembers for
+        days the workflow of a run that was deleted since, or of another store: if the sweep has found the run, it is.
         """
         client = await self.client()
         if not run.agent:  # the run is unknown, and only its workflow is left
@@ -192,6 +214,14 @@ class TemporalEngine:
                     await host.kit.clock.sleep(LAST_TASKS)
 
 
+def _reason(error: Exception, namespace: str) -> str:
+    """Return why Temporal cannot be used, in a few words."""
+    if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
+        return f"there is no namespace {namespace} (`temporal operator namespace create -n {namespace}` makes one)"
+    found = re.findall(r'message: "([^"]*)"', str(error))
+    return str(found[-1] if found else error).rstrip(".")
+
+
 async def _has_attributes(client: Client) -> bool:
     """Return whether the namespace has our search attributes; they are added where that is allowed."""
     wanted = (AGENT.name, STATUS.name)
@@ -206,7 +236,7 @@ async def _has_attributes(client: Client) -> bool:
             )
             await client.operator_service.add_search_attributes(added)
     except RPCError as error:
-        if error.status in (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.NOT_FOUND):
+        if error.status not in REFUSALS:
             raise
         log.warning("Temporal: workflows have no search attributes (%s): %s", ", ".join(wanted), error)
         return False

@@ -27,8 +27,8 @@ class Engine(Protocol):
         """Have a worker drive this run soon; return when the other system has stored that.
 
         This may be called more than once for the same position of the log, and for a run that turns out to have nothing
-        to do. It may raise any exception; the sweep calls it again. With `is_missed`, the sweep has found the run: it has
-        been ready for a while, whatever the engine knows of it.
+        to do. It may raise any exception; the sweep calls it again. With `is_missed`, the sweep has found the run: it
+        has been ready for a while, whatever the engine knows of it.
         """
 
     async def serve(self, host: RunHost) -> None:

@@ -55,6 +55,8 @@ class EngineLoop:
             try:
                 await self._engine.serve(self.host)
             except Exception as error:  # whatever the other system raises
+                if self.host.is_stopping:
+                    return  # it was cancelled, and also failed
                 rest = FIRST_REST if clock.ticks() - began > LONGEST_REST else min(2 * rest, LONGEST_REST)
                 is_known = isinstance(error, LimpetError)
                 # A LimpetError explains itself; only unexpected errors need a traceback.

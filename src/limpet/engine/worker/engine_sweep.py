@@ -13,7 +13,7 @@ from limpet.clock import SECOND, Clock
 from limpet.engine.worker.change_listener import ChangeListener
 from limpet.engine.worker.duties import Duty
 from limpet.engine.worker.engine import Engine
-from limpet.engine.worker.wake_calls import WakeCalls
+from limpet.engine.worker.wake_calls import WakeCalls, shown
 from limpet.errors import NotFound
 from limpet.state import ENDED
 from limpet.stores import ReadyRun, RunRow, Store
@@ -30,7 +30,7 @@ LOOK = 2 * SECOND
 OVERLAP = 10 * SECOND
 # Time between two looks at all runs, also at those that were woken already.
 ALL = 3_600 * SECOND
-# The same, after it failed.
+# The same, after it failed; and the time between two log lines about runs that the engine was not told of.
 SOON = 60 * SECOND
 PAGE = 500
 # Later than every event: the engine must look, whatever it knows.
@@ -42,14 +42,16 @@ class EngineSweep:
 
     def __init__(self, store: Store, engine: Engine, clock: Clock, worker: str, lease: int) -> None:
         self._store, self._engine, self._clock, self._worker = store, engine, clock, worker
-        self._look = min(LOOK, lease * 3 // 10)
-        """Rest without a change in the store. The lease of the duty must be renewed in time."""
+        # The lease on the duty is renewed between two looks.
+        self._pause = min(LOOK, lease * 3 // 10)
+        self._grace = min(GRACE, lease * 3 // 10)
         self._calls = WakeCalls(engine, clock)
         self._changed = asyncio.Event()
         self._woken: dict[str, tuple[int, int]] = {}
         """The runs woken in the last seconds: the sequence, and since when they were ready."""
         self._has_failed = False
         """Whether the engine could not be told of a run in the last look; the next one begins where that did."""
+        self._silent_until = 0
 
     def duty(self, listener: ChangeListener) -> Duty:
         """Return the duty, whose round lasts as long as its worker."""
@@ -91,12 +93,12 @@ class EngineSweep:
 
     async def _rest(self) -> None:
         """Wait for a change in the store, and a moment longer; or for the next look."""
-        cancel_timer = self._clock.call_later(self._look, self._changed.set)
+        cancel_timer = self._clock.call_later(self._pause, self._changed.set)
         try:
             await self._changed.wait()
         finally:
             cancel_timer()
-        await self._clock.sleep(GRACE)
+        await self._clock.sleep(self._grace)
         self._changed.clear()
 
     async def _wake_ready(self, after: int, until: int) -> AsyncIterator[None]:
@@ -112,12 +114,23 @@ class EngineSweep:
 
     async def _wake(self, rows: list[RunRow]) -> None:
         ready = [ReadyRun(row.id, row.agent, row.agent_version, row.seq, row.engine) for row in rows]
-        told = await asyncio.gather(*(self._calls.call(run, is_missed=True) for run in ready))
-        for row, is_told in zip(rows, told, strict=True):
-            if is_told:
+        errors = await asyncio.gather(*(self._calls.try_call(run, is_missed=True) for run in ready))
+        for row, error in zip(rows, errors, strict=True):
+            if error is None:
                 self._woken[row.id] = row.seq, row.ready_at or 0
-            else:
-                self._has_failed = True
+        failed = [(row.id, error) for row, error in zip(rows, errors, strict=True) if error is not None]
+        if failed:
+            self._has_failed = True
+            self._log_failed(*failed[0], len(failed))
+
+    def _log_failed(self, run: str, error: Exception, count: int) -> None:
+        """Log now and then that the engine was not told of runs. Each look repeats the calls."""
+        now = self._clock.ticks()
+        if now < self._silent_until:
+            return
+        self._silent_until = now + SOON
+        name = self._engine.name
+        log.warning("%s could not be told of %d ready runs, such as %s: %s", name, count, run, shown(error))
 
     async def _wake_forgotten(self) -> AsyncIterator[None]:
         """Wake runs that the engine still has driven although they have ended, moved, or were deleted."""

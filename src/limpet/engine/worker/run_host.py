@@ -142,7 +142,7 @@ class RunHost:
 
     @property
     def lease(self) -> int:
-        """Time without a renewal after which other workers take over its runs, in microseconds."""
+        """How long the worker counts as alive without renewing its lease, in microseconds."""
         return self._worker.lease
 
     @property
@@ -291,6 +291,10 @@ class RunHost:
             self._asked.discard(run)
         if isinstance(found, Claimed):
             return self.take(found)
+        return await self._answer(run, found)
+
+    async def _answer(self, run: str, found: NotClaimed) -> Drive | NotNow:
+        """Return why a run was not claimed."""
         if found.why not in ("ended", "moved", "waiting", "not_before"):
             return self._refused(found)
         reply = await self._reply(run)
