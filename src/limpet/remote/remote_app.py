@@ -22,7 +22,6 @@ from limpet.engine.execution.handle import Handle, Result
 from limpet.engine.execution.local_runs import LocalRuns
 from limpet.engine.execution.principal import Principal
 from limpet.engine.execution.views import EventView, RunInfo
-from limpet.engine.worker.engine import Engine
 from limpet.engine.worker.worker_settings import Worker
 from limpet.errors import (
     InvalidArgument,
@@ -98,7 +97,7 @@ class RemoteApp(App):
                 raise NotRemote(what=f"replace({name}=…)")
         return RemoteApp(self._server.copy(), self._clock, self._ids, self._all)
 
-    def with_engine(self, engine: Engine | None) -> "RemoteApp":
+    def with_engine(self, engine: object) -> "RemoteApp":
         """Raise NotRemote: the server has an engine of its own."""
         del engine
         raise NotRemote(what="app.with_engine")
