@@ -279,7 +279,7 @@ CONTROL = Shape(
 )  # fmt: skip
 """Ordinary text that must appear in every sink: it proves that a leaked secret would be found."""
 TYPED, PATTERNED = _typed(), _patterned()
-SHAPES = [*TYPED, *PATTERNED[::10]]
+SHAPES = [*TYPED[::2], *PATTERNED[::10]]
 """A sample for daily runs; `TYPED` and `PATTERNED` are the complete lists."""
 
 

@@ -52,7 +52,9 @@ def world(tmp_path_factory: pytest.TempPathFactory, shapes: list[Shape], request
 
 
 def test_the_matrix_covers_fifty_forms_and_every_sink(world: World, shapes: list[Shape]) -> None:
-    assert len({shape.needle for shape in shapes}) == len(shapes) >= 50
+    """Half of them, without --full."""
+    assert len({shape.needle for shape in shapes}) == len(shapes) >= 25
+    assert len({shape.needle for shape in (*TYPED, *PATTERNED)}) >= 50
     assert set(world.sinks) == set(SINKS)
     assert len(SINKS) >= 12
 
