@@ -57,12 +57,12 @@ class Faults(AbstractContextManager["Faults"]):
             thread.join()
 
     def _restart_server(self) -> None:
-        while not self._stop.wait(self._chance.uniform(5, 10)):
+        while not self._stop.wait(self._chance.uniform(8, 16)):
             self._server.kill()
             self._stop.wait(self._chance.uniform(0, 2))
             self._server.start()
             self.outages += 1
 
     def _kill_workers(self) -> None:
-        while self._fleet is not None and not self._stop.wait(self._chance.uniform(2, 6)):
+        while self._fleet is not None and not self._stop.wait(self._chance.uniform(3, 8)):
             self._fleet.kill(self._chance.randrange(self._size))

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from limpet.engines.scenarios import EngineHarness, Scenario, scenarios
+import limpet
+from limpet.engines import Engine
+from limpet.engines.scenarios import EngineHarness, scenarios
+from limpet.engines.scenarios.agents import agents
+from tests.behaviour.engines.test_own_engine import engine_of_the_page
 from tests.engines.fleets import Faults, fork_worker, worker_command
 from tests.engines.workflows import check_workflows
 from tests.servers.temporal import TemporalServer
@@ -21,11 +25,16 @@ short = pytest.mark.skipif('config.getoption("--full")', reason="a longer test d
 Processes = partial(EngineHarness, workers=WORKERS, spawn=fork_worker)
 
 
-@pytest.mark.parametrize("scenario", scenarios(processes=False), ids=str)
-async def test_the_builtin_worker_plays_the_scenario(scenario: Scenario, tmp_path: Path) -> None:
-    """Without kills, on SQLite, in one process."""
-    with EngineHarness(store=f"sqlite:///{tmp_path / 'limpet.db'}", ledger=tmp_path, patience=60) as harness:
-        assert await scenario.run(harness)
+@pytest.mark.parametrize("engine", [None, engine_of_the_page()], ids=["builtin", "own"])
+async def test_a_worker_in_this_process_plays_the_scenarios(engine: Engine | None, tmp_path: Path) -> None:
+    """At the same time, without kills, on SQLite."""
+    store, played = f"sqlite:///{tmp_path / 'limpet.db'}", scenarios(processes=False)
+    async with limpet.open(store, engine=engine, agents=agents) as app:
+        with EngineHarness(store=store, app=app, ledger=tmp_path, patience=60) as harness:
+            found = await asyncio.gather(*(each.run(harness) for each in played), return_exceptions=True)
+    failed = [each for each in found if isinstance(each, BaseException)]
+    if failed:
+        raise BaseExceptionGroup("scenarios that failed", failed)
 
 
 @long

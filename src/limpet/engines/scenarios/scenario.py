@@ -27,9 +27,10 @@ DEATHS = {"none": 0, "first step": 2, "every step": 1000}
 
 @dataclass(kw_only=True)
 class EngineHarness:
-    """Provided by an engine's author: a store, the engine, and how to start workers. Use as `with`.
+    """Provided by an engine's author: a store, the engine, and its workers. Use as `with`.
 
-    It keeps the worker processes running until it is left.
+    The workers are processes, which it keeps running until it is left; or one worker, of an app in this process. Such a
+    worker is not killed, and scenarios that need that are left out: `scenarios(processes=False)`.
     """
 
     store: str
@@ -39,9 +40,7 @@ class EngineHarness:
     engine: str | Engine | None = None
     """The engine of clients: an address, or an object. None is the built-in worker."""
     worker: Sequence[str] = ()
-    """Command that starts a worker of `limpet.engines.scenarios.agents:agents` with this store and engine. Without it,
-    the worker runs in the process of the scenario: no worker is killed, and scenarios that need that are left out.
-    """
+    """Command that starts a worker of `limpet.engines.scenarios.agents:agents` with this store and engine."""
     workers: int = 2
     """Number of worker processes."""
     kills: Literal["none", "first step", "every step"] = "none"
@@ -50,19 +49,26 @@ class EngineHarness:
     """Seconds after which a scenario that has not ended fails."""
     spawn: Spawn = spawn_process
     """Starts a worker process."""
+    app: limpet.App | None = None
+    """An open app with a worker of the same agents, if there are no worker processes."""
 
     def __post_init__(self) -> None:
         environment = {LEDGER: str(self.ledger), KILLS: str(DEATHS[self.kills])}
         size = self.workers if self.worker else 0
         self.fleet = WorkerFleet(self.worker, size=size, folder=self.ledger, environment=environment, spawn=self.spawn)
-        """The worker processes; none if the worker runs in the process of the scenario."""
+        """The worker processes; none if the worker is one of this process."""
 
     def __enter__(self) -> Self:
+        self._before = os.environ.get(LEDGER)
+        os.environ[LEDGER] = str(self.ledger)
         self.fleet.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.fleet.__exit__(*exc)
+        del os.environ[LEDGER]
+        if self._before is not None:
+            os.environ[LEDGER] = self._before
 
 
 @dataclass(frozen=True)
@@ -101,22 +107,18 @@ def scenario(
 
 
 def scenarios(*, processes: bool = True) -> list[Scenario]:
-    """Return all scenarios; without `processes`, those that a worker in the same process can play."""
+    """Return all scenarios; without `processes`, those that a worker in this process can play."""
     return [each for each in _SCENARIOS if processes or not each.needs_processes]
 
 
 @asynccontextmanager
 async def _world(name: str, harness: EngineHarness) -> AsyncIterator["ScenarioWorld"]:
-    """Open the app of a scenario, and a worker in this process if there are no others."""
-    os.environ[LEDGER] = str(harness.ledger)
-    tag = f"{name}-{RandomIds(SystemClock()).new()[-8:].lower()}"
-    ledger = Ledger(harness.ledger)
-    client = limpet.open(harness.store, engine=harness.engine, agents=agents, worker=False)
-    if harness.worker:
-        async with client as app:
-            yield ScenarioWorld(tag, harness, app, ledger)
+    """Return the world of a scenario, with an app without a worker if workers are processes."""
+    tag, ledger = f"{name}-{RandomIds(SystemClock()).new()[-8:].lower()}", Ledger(harness.ledger)
+    if harness.app is not None:
+        yield ScenarioWorld(tag, harness, harness.app, ledger)
         return
-    async with limpet.open(harness.store, engine=harness.engine, agents=agents), client as app:
+    async with limpet.open(harness.store, engine=harness.engine, agents=agents, worker=False) as app:
         yield ScenarioWorld(tag, harness, app, ledger)
 
 
@@ -128,7 +130,7 @@ class ScenarioWorld:
     """Prefix of the ids of all its runs."""
     harness: EngineHarness
     app: limpet.App
-    """An app without a worker."""
+    """The app of a client, which knows the engine."""
     ledger: Ledger
     _effects: Counter[tuple[str, str]] = field(default_factory=Counter)
     _statuses: dict[str, str] = field(default_factory=dict)
@@ -201,13 +203,21 @@ class ScenarioWorld:
         """Return when the sections of this scenario began and ended, in order."""
         return self.ledger.entries(f"{self.tag}/sections")
 
+    async def _runs(self) -> list[str]:
+        """Return the ids of all runs of the scenario, also of those that its runs made."""
+        page = await self.app.runs(last=1000)
+        found = [*page]
+        while page.next is not None:
+            page = await self.app.runs(last=1000, cursor=page.next)
+            found += page
+        return sorted(each.id for each in found if each.id.startswith(self.tag))
+
     async def check(self) -> list[str]:
         """Wait until all runs have ended; assert their statuses, their logs, and that each effect happened once.
 
         Returns the ids of the runs.
         """
-        page = await self.app.runs(last=1000)
-        runs = sorted(each.id for each in page if each.id.startswith(self.tag))
+        runs = await self._runs()
         assert set(self._statuses) <= {*runs, self.tag}, "a run is missing"
         for run in runs:
             await self.until_ended(run, self._statuses.get(run, "completed"))
