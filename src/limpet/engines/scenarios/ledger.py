@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["KILLS", "LEDGER", "Entry", "Ledger", "die_once", "ledger"]
+__all__ = ["KILLS", "LEDGER", "Ledger", "LedgerEntry", "die_once", "ledger"]
 
 LEDGER = "LIMPET_SCENARIO_LEDGER"
 """Variable with the path of the ledger, for workers."""
@@ -21,7 +21,7 @@ KILLS = "LIMPET_SCENARIO_KILLS"
 """Variable with the number of places of `die_once` at which a worker dies, for each owner of effects."""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class LedgerEntry(msgspec.Struct, frozen=True):
     """One execution of an effect."""
 
     owner: str
@@ -40,7 +40,7 @@ class Ledger:
 
     def record(self, owner: str, label: str, key: str) -> None:
         """Add an entry, which is on disk afterwards."""
-        line = msgspec.json.encode(Entry(owner, label, key)) + b"\n"
+        line = msgspec.json.encode(LedgerEntry(owner, label, key)) + b"\n"
         file = os.open(self.folder / "effects", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             os.write(file, line)
@@ -48,11 +48,11 @@ class Ledger:
         finally:
             os.close(file)
 
-    def entries(self, prefix: str = "") -> list[Entry]:
+    def entries(self, prefix: str = "") -> list[LedgerEntry]:
         """Return the entries of all owners with a prefix, in order."""
         path = self.folder / "effects"
         lines = path.read_bytes().splitlines() if path.exists() else []
-        found = (msgspec.json.decode(line, type=Entry) for line in lines)
+        found = (msgspec.json.decode(line, type=LedgerEntry) for line in lines)
         return [each for each in found if each.owner.startswith(prefix)]
 
     def count(self, prefix: str) -> Counter[tuple[str, str]]:

@@ -13,7 +13,7 @@ import limpet
 from limpet.clock import SECOND, SystemClock
 from limpet.engine.worker.engine import Engine
 from limpet.engines.scenarios.agents import agents
-from limpet.engines.scenarios.ledger import KILLS, LEDGER, Entry, Ledger
+from limpet.engines.scenarios.ledger import KILLS, LEDGER, Ledger, LedgerEntry
 from limpet.engines.scenarios.worker_fleet import Spawn, WorkerFleet, spawn_process
 from limpet.ids import RandomIds
 from limpet.state import ENDED
@@ -199,7 +199,7 @@ class ScenarioWorld:
         """Return whether an effect has happened at least once."""
         return any(each.owner == owner and each.label == label for each in self.ledger.entries(owner))
 
-    def sections(self) -> list[Entry]:
+    def sections(self) -> list[LedgerEntry]:
         """Return when the sections of this scenario began and ended, in order."""
         return self.ledger.entries(f"{self.tag}/sections")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import IO, Protocol, Self
 
-__all__ = ["Spawn", "WorkerFleet", "WorkerProcess", "spawn_process"]
+__all__ = ["FleetProcess", "Spawn", "WorkerFleet", "spawn_process"]
 
 
-class WorkerProcess(Protocol):
+class FleetProcess(Protocol):
     """A running process."""
 
     def wait(self) -> int:
@@ -21,11 +21,11 @@ class WorkerProcess(Protocol):
         """Send a signal, if it runs."""
 
 
-Spawn = Callable[[Sequence[str], Mapping[str, str], IO[bytes]], WorkerProcess]
+Spawn = Callable[[Sequence[str], Mapping[str, str], IO[bytes]], FleetProcess]
 """Starts a process from its command, its environment and the file for its output."""
 
 
-def spawn_process(command: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> WorkerProcess:
+def spawn_process(command: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> FleetProcess:
     """Start a process as usual."""
     return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)  # noqa: S603
 
@@ -45,7 +45,7 @@ class WorkerFleet:
         """`folder` is for the logs of the processes, and `environment` is added to that of this process."""
         self._command, self._folder, self._spawn = tuple(command), folder, spawn
         self._environment = {**os.environ, **(environment or {})}
-        self._processes: list[WorkerProcess | None] = [None] * size
+        self._processes: list[FleetProcess | None] = [None] * size
         self._lock = Lock()
         self._is_stopping = False
         self._threads: list[Thread] = []
@@ -85,7 +85,7 @@ class WorkerFleet:
                 return
             self.deaths += 1
 
-    def _start(self, place: int) -> WorkerProcess | None:
+    def _start(self, place: int) -> FleetProcess | None:
         """Start a process; or return None if the fleet stops."""
         with self._lock, self._log(place).open("ab") as log:
             if self._is_stopping:
