@@ -16,7 +16,7 @@ from bench.plot import plot
 from bench.processes import LIMPET, PEERS, Failed, Program, figures_in, takeover
 from bench.report import TABLES, markdown, page
 from bench.results import Results, Row
-from bench.workloads import bulk, cold, long_runs, steps, store, talks
+from bench.workloads import bulk, cold, engines, long_runs, steps, store, talks
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,6 +51,10 @@ TINY: dict[str, tuple[Measure, set[str]]] = {
     "idle": (lambda url: long_runs.idle(url, seconds=0.05), {"idle"}),
     "conversation": (lambda url: talks.conversation(url, turns=2), {"turn", "cpu", "bytes"}),
     "turns": (lambda url: talks.turns_at(url, messages=6, turns=1), {"turn", "cpu"}),
+    "engine": (
+        lambda url: engines.engine(url, "limpet", steps=3, runs=2, each=2, times=1),
+        {"one", "steps", "first step", "round trip"},
+    ),
     "page": (lambda url: talks.last_page(url, messages=50, page=40, samples=1), {"read"}),
 }
 

@@ -7,18 +7,19 @@ import pytest
 from tests.temporal.agents import many_steps
 from tests.temporal.temporal_world import TemporalWorld
 
+pytestmark = pytest.mark.long
 
-async def test_a_short_script_leaves_no_workflow(world: TemporalWorld, full: bool) -> None:
-    for number in range(10 if full else 2):
+
+async def test_a_short_script_leaves_no_workflow(world: TemporalWorld) -> None:
+    for number in range(10):
         async with world.app() as app:
             await app.run(many_steps, 1, id=f"short-{number}")
     await _check_none_open(world)
 
 
-@pytest.mark.long
-async def test_many_runs_at_once_leave_no_workflow(world: TemporalWorld, full: bool) -> None:
+async def test_many_runs_at_once_leave_no_workflow(world: TemporalWorld) -> None:
     async with world.app() as app:
-        await asyncio.gather(*(app.run(many_steps, 1, id=f"many-{number}") for number in range(200 if full else 20)))
+        await asyncio.gather(*(app.run(many_steps, 1, id=f"many-{number}") for number in range(200)))
     await _check_none_open(world)
 
 

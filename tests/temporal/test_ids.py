@@ -8,6 +8,7 @@ from tests.temporal.agents import many_steps
 from tests.temporal.temporal_world import TemporalWorld
 
 
+@pytest.mark.long
 async def test_a_run_with_the_id_of_another_stores_run_is_driven(world: TemporalWorld, tmp_path: Path) -> None:
     async with world.app([many_steps]) as app:
         assert await app.run(many_steps, 2, id="twin") == 2

@@ -6,23 +6,24 @@ from tests.temporal.agents import asker, booker, hearer, many_steps
 from tests.temporal.temporal_world import TemporalWorld
 
 
-async def test_everything_goes_on_after_an_outage(world: TemporalWorld, full: bool) -> None:
+@pytest.mark.long
+@pytest.mark.parametrize("away", [3, 30])
+async def test_everything_goes_on_after_an_outage(world: TemporalWorld, away: int) -> None:
     """Meanwhile, a run is driven, runs are started, answered and signalled; the worker process stays the same."""
-    away = 30 if full else 1
     async with world.sender() as app, world.app(linger=0) as workers:
-        driven = await workers.start(booker, "gate", id="out-driven")
-        asked = await app.start(asker, "Go on?", id="out-asked")
-        heard = await app.start(hearer, 2, id="out-heard")
-        await world.recorded("out-driven begins")
-        for run in ("out-asked", "out-heard"):
+        driven = await workers.start(booker, "gate", id=f"out-driven-{away}")
+        asked = await app.start(asker, "Go on?", id=f"out-asked-{away}")
+        heard = await app.start(hearer, 2, id=f"out-heard-{away}")
+        await world.recorded(f"out-driven-{away} begins")
+        for run in (f"out-asked-{away}", f"out-heard-{away}"):
             await world.until_parked(app, run)
         world.server.kill()
         try:
             began = world.clock.ticks()
-            await app.answer((await app.inbox(run="out-asked"))[0].id, True, by="ann")
-            await app.signal("out-heard", "word", "one")
-            await app.signal("out-heard", "word", "two")
-            fresh = await app.start(many_steps, 3, id="out-fresh")
+            await app.answer((await app.inbox(run=f"out-asked-{away}"))[0].id, True, by="ann")
+            await app.signal(f"out-heard-{away}", "word", "one")
+            await app.signal(f"out-heard-{away}", "word", "two")
+            fresh = await app.start(many_steps, 3, id=f"out-fresh-{away}")
             assert world.clock.ticks() - began < away * 10**6, "commands wait for Temporal"
             await world.clock.sleep(max(away * 10**6 - (world.clock.ticks() - began), 0))
         finally:
@@ -34,7 +35,7 @@ async def test_everything_goes_on_after_an_outage(world: TemporalWorld, full: bo
         assert await heard.result(timeout="60s") == ["one", "two"]
         assert await fresh.result(timeout="60s") == 3
         print(f"all went on {(world.clock.ticks() - back) / 10**6:.1f} s after the server was back")
-        for run in ("out-driven", "out-asked", "out-heard", "out-fresh"):
+        for run in (f"out-driven-{away}", f"out-asked-{away}", f"out-heard-{away}", f"out-fresh-{away}"):
             executions = await world.until_closed(run)
             assert len(executions) == 1, executions
         print(f"all workflows ended {(world.clock.ticks() - back) / 10**6:.1f} s after the server was back")

@@ -194,6 +194,7 @@ async def test_a_failed_run_that_is_resumed_gets_a_new_execution(world: Temporal
     assert [each.status for each in executions] == [Status.FAILED, Status.COMPLETED]
 
 
+@pytest.mark.long
 async def test_a_late_poke_to_a_completed_run_starts_no_workflow(world: TemporalWorld) -> None:
     async with world.app() as app:
         await app.run(many_steps, 1, id="late-1")

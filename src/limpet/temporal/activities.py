@@ -1,6 +1,7 @@
 """The activities of a worker: drive a run, and cancel one."""
 
 import asyncio
+from collections import deque
 from contextlib import suppress
 from datetime import timedelta
 
@@ -19,6 +20,8 @@ __all__ = ["Activities"]
 # Time between two heartbeats; the SDK sends only as many as are needed.
 BEAT = SECOND // 2
 RETRY = timedelta(seconds=1)
+# Runs that ended a moment ago: how many to remember, and for how long.
+MOST_ENDED, JUST = 500, 10 * SECOND
 
 
 class Activities:
@@ -26,6 +29,14 @@ class Activities:
 
     def __init__(self, host: RunHost) -> None:
         self._host = host
+        self._ended: deque[tuple[int, str]] = deque(maxlen=MOST_ENDED)
+        """When runs ended here, in monotonic microseconds."""
+
+    @property
+    def just_ended(self) -> list[str]:
+        """Runs that ended here a moment ago, whose workflows may still be open."""
+        since = self._host.kit.clock.ticks() - JUST
+        return [run for at, run in self._ended if at >= since]
 
     @activity.defn(name=DRIVE)
     async def drive(self, run: str) -> Driven:
@@ -48,6 +59,8 @@ class Activities:
             driving.cancel()
         if isinstance(found, NotNow):
             raise _retry(found)
+        if found.outcome != "parked":
+            self._ended.append((self._host.kit.clock.ticks(), run))
         return _driven(found)
 
     @activity.defn(name=CANCEL)

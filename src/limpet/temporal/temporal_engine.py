@@ -4,19 +4,20 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import SearchAttributePair, TypedSearchAttributes, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import PollerBehaviorSimpleMaximum, UnsandboxedWorkflowRunner, Worker
 
 from limpet.clock import SECOND
+from limpet.engine.execution.user_code import wait_within
 from limpet.engine.worker.run_host import RunHost
 from limpet.errors import EngineUnavailable
 from limpet.stores import ReadyRun
@@ -35,8 +36,10 @@ CALL = timedelta(seconds=10)
 POLLERS = PollerBehaviorSimpleMaximum(maximum=2)
 # The id of the code, which is the workflow alone. By default, Temporal hashes all loaded modules, which takes seconds.
 BUILD = "limpet-1"
-# Time for the last tasks of workflows when a worker stops, in microseconds.
-LAST_TASKS = SECOND * 3 // 10
+# Longest time for the last tasks of workflows when a worker stops, in microseconds.
+LAST_TASKS = 3 * SECOND
+# Workflows to wait for at the same time.
+WAITING = 20
 # Answers that mean that search attributes cannot be listed or added here. After others, such as those of a server that
 # is just being stopped, it is asked again.
 REFUSALS = (
@@ -210,8 +213,22 @@ class TemporalEngine:
                     for each in drives:
                         inner.create_task(each.run())
             finally:
-                if not advancing.done():  # the workflows of runs that ended in this process end, too
-                    await host.kit.clock.sleep(LAST_TASKS)
+                if not advancing.done():
+                    ending = asyncio.ensure_future(_until_closed(client, activities.just_ended))
+                    await wait_within(host.kit.clock, {ending}, LAST_TASKS)
+                    ending.cancel()
+
+
+async def _until_closed(client: Client, runs: Sequence[str]) -> None:
+    """Wait until the workflows of runs that have ended are closed."""
+    places = asyncio.Semaphore(WAITING)
+
+    async def wait(run: str) -> None:
+        async with places:
+            with suppress(RPCError, WorkflowFailureError):
+                await client.get_workflow_handle(run).result(rpc_timeout=CALL)
+
+    await asyncio.gather(*map(wait, runs))
 
 
 def _reason(error: Exception, namespace: str) -> str:
