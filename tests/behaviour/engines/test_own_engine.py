@@ -64,7 +64,7 @@ AGENTS: list[limpet.Agent[Any, Any]] = [parent, child, asking, failing]
 
 def engine_of_the_page() -> Engine:
     """Return the engine that the page shows."""
-    [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    code = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[0]
     names: dict[str, Any] = {}
     exec(compile(code, str(PAGE), "exec"), names)
     made: Engine = names["LocalQueue"]()
