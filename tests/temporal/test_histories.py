@@ -22,7 +22,7 @@ async def test_many_steps_are_one_drive(world: TemporalWorld, full: bool) -> Non
 
 async def test_a_run_that_parks_often_continues_as_new(world: TemporalWorld, full: bool) -> None:
     """All executions are short, search attributes and memo stay, and no signal is lost."""
-    count = 1_000 if full else 15
+    count = 1_000 if full else 20
     async with world.app(linger=0) as app:
         handle = await app.start(hearer, count, id="parks-1")
         for number in range(count):

@@ -13,7 +13,7 @@ from limpet.clock import SECOND, Clock
 from limpet.engine.worker.change_listener import ChangeListener
 from limpet.engine.worker.duties import Duty
 from limpet.engine.worker.engine import Engine
-from limpet.engine.worker.wake_calls import WakeCalls, shown
+from limpet.engine.worker.wake_calls import CALLS, WakeCalls, shown
 from limpet.errors import NotFound
 from limpet.state import ENDED
 from limpet.stores import ReadyRun, RunRow, Store
@@ -32,7 +32,9 @@ OVERLAP = 10 * SECOND
 ALL = 3_600 * SECOND
 # The same, after it failed; and the time between two log lines about runs that the engine was not told of.
 SOON = 60 * SECOND
-PAGE = 500
+# Runs that are looked at together: as many as are woken at a time, so that the lease on the duty is renewed in between,
+# however slow the engine is, and so that what was read of a run is not old when it is woken.
+PAGE = CALLS
 # Later than every event: the engine must look, whatever it knows.
 LOOK_ANYWAY = 2**53
 

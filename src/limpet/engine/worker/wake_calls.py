@@ -10,7 +10,7 @@ from limpet.engine.worker.engine import Engine
 from limpet.errors import LimpetError
 from limpet.stores import ReadyRun
 
-__all__ = ["WakeCalls", "shown"]
+__all__ = ["CALLS", "WakeCalls", "shown"]
 
 log = logging.getLogger("limpet")
 
