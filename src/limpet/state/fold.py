@@ -362,7 +362,9 @@ class Fold:
                 pass
             case b.RunMoved():
                 self._note(event, "move", body, body.engine)
-            case b.CompensationCompleted() | b.CompensationFailed() | b.CompensationSkipped():
+            case b.CompensationCompleted() | b.CompensationFailed():
+                self._clear_suspicion()
+            case b.CompensationSkipped():
                 pass
             case (
                 b.ConversationCreated()

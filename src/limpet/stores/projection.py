@@ -165,7 +165,7 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
             return _SETTLED if not cost_of(body) else Delta(settled=True, row=Paid(cost_of(body)))
         case b.StepUnknown():
             return NOTHING if not cost_of(body) else Delta(row=Paid(cost_of(body)))
-        case b.StepResolved() | b.TurnStarted():
+        case b.StepResolved() | b.TurnStarted() | b.CompensationCompleted() | b.CompensationFailed():
             return _SETTLED
         case b.StatePatched():
             return _described(body)
@@ -239,8 +239,6 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
             | b.PatchReceived()
             | b.BudgetReserved()
             | b.BudgetExtended()
-            | b.CompensationCompleted()
-            | b.CompensationFailed()
         ):
             return NOTHING
         case _:

@@ -89,7 +89,7 @@ __all__ = [
 
 R_co = TypeVar("R_co", covariant=True)
 # The settings that record whether a store is encrypted, whether all its events are indexed by step, and its id.
-ENCRYPTED, DERIVED, IDENTITY, YES = "encrypted", "derived_with_costs", "identity", "yes"
+ENCRYPTED, DERIVED, IDENTITY, YES = "encrypted", "derived_with_undone", "identity", "yes"
 # Events with which the owner gives up the run.
 LEAVING = (RunWaiting, RunCompleted, RunFailed, RunCancelled)
 

@@ -219,6 +219,12 @@ async def death_counts_in_rows_match_the_log(world: World) -> None:
     await owner.append(started(), completed())
     await _is_sound(world)
     assert (await owner.row()).deaths == 0
+    await owner.append(b.CompensationStarted(number=1, attempt=1, key="k"))
+    owner = await world.take_over(worker="w9")
+    assert (await owner.row()).deaths == 1
+    await owner.append(b.CompensationCompleted(number=1, attempt=1))
+    await _is_sound(world)
+    assert (await owner.row()).deaths == 0
 
 
 @behaviour()
