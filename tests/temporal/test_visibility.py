@@ -1,4 +1,4 @@
-"""What Temporal's own users see of a run: attributes, memo and status, and nothing that the run processes."""
+"""Temporal's own users see attributes, memo and status of a run, and nothing that the run processes."""
 
 import pytest
 from google.protobuf.json_format import MessageToJson

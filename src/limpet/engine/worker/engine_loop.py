@@ -1,4 +1,4 @@
-"""A worker of another engine: it drives the runs that the engine gives it, and sweeps for runs that nobody drives."""
+"""A worker of another engine drives the runs that the engine gives it, and sweeps for runs that no worker drives."""
 
 import asyncio
 import logging

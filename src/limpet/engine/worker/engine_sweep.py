@@ -1,8 +1,8 @@
 """The sweep: find runs of an engine that can continue and that no worker drives, and wake them.
 
-Whoever commits a command wakes the run, if it knows the engine. The sweep stands behind: it finds commands of processes
-that do not know the engine, runs whose creator died before it could wake them, and runs that the engine has lost. One
-worker at a time does it for the whole store.
+A process that commits a command wakes the run, if it knows the engine. The sweep stands behind. It finds commands of
+processes that do not know the engine, runs whose creator died before it could wake them, and runs that the engine has
+lost. One worker at a time does it for the whole store.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ __all__ = ["EngineSweep"]
 
 log = logging.getLogger("limpet")
 
-# How long a run must be ready before the sweep wakes it: whoever made it ready is about to do so.
+# How long a run must be ready before the sweep wakes it: the process that made it ready is about to do so.
 GRACE = SECOND // 4
 # Time between two looks at runs that became ready, without a change in the store.
 LOOK = 2 * SECOND

@@ -8,13 +8,13 @@ How a run comes here is up to its engine: `WorkerLoop` claims whatever is ready,
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Event as Flag
 from threading import Thread
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from msgspec import structs
 
@@ -47,6 +47,7 @@ from limpet.stores.projection import project
 __all__ = ["Drive", "NotNow", "RunHost"]
 
 log = logging.getLogger("limpet")
+T = TypeVar("T")
 
 # A worker whose event loop is blocked for this long stops renewing its lease, so that other workers claim its runs.
 LOOP_STUCK_AFTER = 60 * SECOND
@@ -303,15 +304,11 @@ class RunHost:
         return reply
 
     async def _claim_run(self, run: str) -> Claimed | NotClaimed:
-        """Claim a run; if another worker dropped this one as dead, register again first."""
+        """Claim a run, unless its agent is skipped now."""
         if self.skipped and (row := await self.store.get(run)).agent in self.skipped:
             return NotClaimed("not_served", self._skipped_agents[row.agent][1])
         claim = partial(self.store.claim_run, self.id, run, concurrency=self.concurrency, cleared=self.cleared)
-        try:
-            return await claim()
-        except NotFound:
-            await self.renew_now()
-            return await claim()
+        return await self.registered(claim)
 
     def _refused(self, found: NotClaimed) -> NotNow:
         wait = ASK_AGAIN if found.until is None else max(found.until - self._store_clock.now(), 0) + SECOND // 100
@@ -427,6 +424,14 @@ class RunHost:
             del self._suspects[run]
         self._cleared += len(left)
         return self._cleared
+
+    async def registered(self, claim: Callable[[], Awaitable[T]]) -> T:
+        """Claim; if another worker dropped this one as dead, register again first."""
+        try:
+            return await claim()
+        except NotFound:
+            await self.renew_now()
+            return await claim()
 
     async def renew_now(self) -> None:
         """Renew the lease, or register again, and compare the runs."""

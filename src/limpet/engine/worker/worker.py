@@ -6,6 +6,7 @@ It is one user of `RunHost`, which has the lease and the drivers.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from limpet.clock import SECOND
 from limpet.engine.worker.change_listener import ChangeListener
@@ -13,7 +14,7 @@ from limpet.engine.worker.duties import Duty
 from limpet.engine.worker.run_driver import RunDriver
 from limpet.engine.worker.run_host import RunHost
 from limpet.engine.worker.worker_settings import Timing
-from limpet.errors import ConnectionLost, LimpetError, NotFound
+from limpet.errors import ConnectionLost, LimpetError
 from limpet.stores import Claimed
 
 __all__ = ["WorkerLoop"]
@@ -172,19 +173,16 @@ class WorkerLoop:
         return len(claimed)
 
     async def _claim(self, limit: int) -> Sequence[Claimed]:
-        """Claim runs; if another worker dropped this one as dead, register again first."""
-        host, cleared = self.host, self.host.cleared
-
-        async def claim() -> Sequence[Claimed]:
-            return await host.store.claim(
-                host.id, limit=limit, concurrency=host.concurrency, skip=host.skipped, cleared=cleared
-            )
-
-        try:
-            return await claim()
-        except NotFound:
-            await host.renew_now()
-            return await claim()
+        host = self.host
+        claim = partial(
+            host.store.claim,
+            host.id,
+            limit=limit,
+            concurrency=host.concurrency,
+            skip=host.skipped,
+            cleared=host.cleared,
+        )
+        return await host.registered(claim)
 
     def _take(self, claimed: Claimed) -> None:
         self._wake_times.pop(claimed.row.id, None)
