@@ -57,8 +57,9 @@ async def book(owner: str, label: str) -> str:
 @book.compensate
 async def unbook(result: str | None, owner: str, label: str) -> None:  # noqa: ARG001 - compensations get the result
     """Record that an effect was undone."""
+    die_once(owner, f"undo {label} before")
     ledger().record(owner, f"undo {label}", limpet.idempotency_key())
-    die_once(owner, f"undo {label} after")  # once only: more deaths around one compensation are a quarantine
+    die_once(owner, f"undo {label} after")
 
 
 @limpet.tool(effect="idempotent", name="scenario_hold")
