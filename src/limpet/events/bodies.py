@@ -7,7 +7,7 @@ record the sender of a command: see `Attributed`.
 
 from typing import Literal
 
-from limpet.events.parts import Effects, Failure, Limits, Lineage, Outside, Part, Seen, Spent, StatePatch, Wait
+from limpet.events.parts import Effects, Failure, Limits, Lineage, Outside, Part, RecordPatch, Seen, Spent, StatePatch, Wait
 from limpet.events.values import Payload, check_finite
 
 
@@ -573,6 +573,20 @@ class AuditRecorded(Command, frozen=True, kw_only=True):
     """Id of the caller's request, by which repeated requests are recognised."""
     count: int = 1
     """Number of equal events that this one stands for."""
+
+
+class RecordCreated(Body, frozen=True, kw_only=True):
+    """A shared record was created, by its first patch."""
+
+
+class RecordPatched(Command, frozen=True, kw_only=True):
+    """A person, a service or a run changed a shared record."""
+
+    read: int
+    """Version of the record that its writer had read; 0 if there was none."""
+    patch: RecordPatch
+    number: int | None = None
+    """The step that changed it, if a run did: the one that `by` names."""
 
 
 class MessageSaid(Body, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ __all__ = [
     "Part",
     "PlanItem",
     "PlanStatus",
+    "RecordPatch",
     "Revision",
     "RiskFlag",
     "Seen",
@@ -237,3 +238,28 @@ class StatePatch(Part, frozen=True, kw_only=True):
     """The user's own state, whole."""
     data_versions: dict[str, int] = {}
     """Versions of the user's types in `data`, by name, where they are not the first."""
+
+
+class RecordPatch(Part, frozen=True, kw_only=True):
+    """A change of a shared record, applied as a whole or not at all.
+
+    Each part that it changes is a unit: a fact, a question, the whole plan, a key of the data. Changes of different
+    units do not conflict.
+    """
+
+    facts: tuple[Fact, ...] = ()
+    """Facts to add or replace."""
+    retract: tuple[str, ...] = ()
+    """Keys of facts to remove."""
+    plan: tuple[PlanItem, ...] | UnsetType = UNSET
+    """The new plan, whole."""
+    questions: dict[str, str] = {}
+    """Questions to add or ask again, by id."""
+    answered: dict[str, str] = {}
+    """Answers, by the id of the question."""
+    close: tuple[str, ...] = ()
+    """Ids of questions to remove."""
+    data: dict[str, Raw] = {}
+    """Values to set, by top-level key."""
+    unset: tuple[str, ...] = ()
+    """Top-level keys to remove from the data."""

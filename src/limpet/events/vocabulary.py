@@ -73,6 +73,8 @@ AnyBody = (
     | b.MessageAdded
     | b.AuditStarted
     | b.AuditRecorded
+    | b.RecordCreated
+    | b.RecordPatched
 )
 
 
@@ -240,6 +242,8 @@ KINDS = (
     Kind("message.added", 2, b.MessageAdded, _SPEAKER),
     Kind("audit.started", 1, b.AuditStarted, _CREATOR),
     Kind("audit.recorded", 1, b.AuditRecorded, _COMMAND),
+    Kind("record.created", 1, b.RecordCreated, _CREATOR),
+    Kind("record.patched", 1, b.RecordPatched, _COMMAND),
 )
 
 

@@ -255,7 +255,7 @@ def _of_event(event: Event, body: AnyBody, requests: Requests) -> ChangeInfo | N
             return None  # said about the run, and not a part of it
         case b.ConversationCreated() | b.ConversationForked() | b.ConversationCompacted() | b.MessageAdded():
             return None
-        case b.AuditStarted() | b.AuditRecorded():
+        case b.AuditStarted() | b.AuditRecorded() | b.RecordCreated() | b.RecordPatched():
             return None
         case _:
             assert_never(body)

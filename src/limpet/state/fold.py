@@ -373,6 +373,8 @@ class Fold:
                 | b.MessageAdded()
                 | b.AuditStarted()
                 | b.AuditRecorded()
+                | b.RecordCreated()
+                | b.RecordPatched()
             ):
                 raise Tampered(run=event.run, seq=event.seq, reason=f"{event.kind} does not belong in a run's log")
             case _:

@@ -319,6 +319,8 @@ class LogView:
                 | b.MessageAdded()
                 | b.AuditStarted()
                 | b.AuditRecorded()
+                | b.RecordCreated()
+                | b.RecordPatched()
             ):
                 pass
             case _:

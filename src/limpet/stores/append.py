@@ -1,6 +1,6 @@
 """Append events to streams, inside one transaction. The same code serves every store.
 
-A stream is a run or a conversation. An append has one or more legs, each for one stream, written together or not at
+A stream is a run, a conversation, an audit log or a shared record. An append has one or more legs, each for one stream, written together or not at
 all. Appends are safe to repeat: if the log already holds exactly these events, the first reply was lost, and the repeat
 reports success.
 """
@@ -24,6 +24,7 @@ from limpet.errors import (
 from limpet.events import START, AnyBody, Event, Head, Sealed, blobs_of, verify
 from limpet.events import bodies as b
 from limpet.state import ENDED, step_of
+from limpet.state.shared_record import common_units
 from limpet.stores import writes
 from limpet.stores.backend import Outcome, keys_of
 from limpet.stores.claim import may_start_claimed, seal_claim
@@ -250,8 +251,8 @@ def _diagnose_stale(tx: Transaction, leg: writes.Extend) -> NoReturn:
     lost events, or is not the one that the writer knows.
     """
     row = tx.row(leg.run)
-    if row.type == "audit":
-        raise InvalidAppend(run=leg.run, reason="the events of an audit log are sealed by the store")
+    if row.type in ("audit", "record"):
+        raise InvalidAppend(run=leg.run, reason="the events of an audit log or a shared record are sealed by the store")
     if leg.fence is not None and row.type == "conversation":
         raise InvalidAppend(run=leg.run, reason="a conversation has no fence")
     if leg.fence is None and row.type == "run":
@@ -299,6 +300,8 @@ def _decode_all(tx: Transaction, events: Sequence[Event]) -> tuple[Sealed, ...]:
 
 
 def _accept_commands(tx: Transaction, leg: writes.SendCommands) -> Head:
+    if isinstance(leg.bodies[0], b.RecordPatched) and tx.tables.row(leg.run) is None:
+        _create_record(tx, leg, leg.bodies[0])
     row = tx.row(leg.run)
     _check_takes(row, leg.bodies)
     recorded = tx.tables.command(row, _command_id(leg.bodies[0]))
@@ -310,6 +313,8 @@ def _accept_commands(tx: Transaction, leg: writes.SendCommands) -> Head:
     for body in leg.bodies[1:]:
         if tx.tables.command(row, _command_id(body)) is not None:
             raise _command_conflict(row, body)
+    if isinstance(leg.bodies[0], b.RecordPatched):
+        _check_not_missed(tx, row, leg.bodies[0])
     for body in leg.bodies:
         request = tx.tables.request(body.request) if isinstance(body, b.RequestAnswered) else None
         refused = refusal(body, row, request and reveal_request(tx.codec, request), now, leg.judged)
@@ -318,11 +323,38 @@ def _accept_commands(tx: Transaction, leg: writes.SendCommands) -> Head:
     return tx.write(row, leg.bodies, leg.actor)
 
 
+def _create_record(tx: Transaction, leg: writes.SendCommands, first: b.RecordPatched) -> None:
+    """Create a shared record for its first patch. Raises _NotWritten if the writer has read one that is not there."""
+    if first.read:
+        raise _NotWritten(writes.Missed(leg.run, ()))
+    _create(tx, writes.Create(run=leg.run, bodies=(b.RecordCreated(),), actor=leg.actor))
+
+
+def _check_not_missed(tx: Transaction, row: RunRow, sent: b.RecordPatched) -> None:
+    """Raise _NotWritten if the record is not the one that the writer of a patch has read.
+
+    Patches that others wrote since then are missed if they change a part that this one changes, too. None are
+    returned if there are too many to compare, or if the record never had that version.
+    """
+    if not 0 <= row.seq - sent.read <= MAX_MISSED_EVENTS:
+        raise _NotWritten(writes.Missed(row.id, ()))
+    later = _decode_all(tx, tx.tables.events(row, sent.read, MAX_MISSED_EVENTS))
+    missed = [
+        each
+        for each in later
+        if isinstance(each.body, b.RecordPatched) and common_units(sent.patch, [each.body.patch])
+    ]
+    if missed:
+        raise _NotWritten(writes.Missed(row.id, tuple(missed)))
+
+
 def _check_takes(row: RunRow, bodies: Sequence[AnyBody]) -> None:
     """Raise InvalidAppend for commands that a stream of this type does not take."""
     if row.type == "conversation":
         raise InvalidAppend(run=row.id, reason="a conversation takes no commands")
     for body in bodies:
+        if isinstance(body, b.RecordPatched) != (row.type == "record"):
+            raise InvalidAppend(run=row.id, reason="a shared record takes record.patched, and no other stream does")
         if isinstance(body, b.AuditRecorded) != (row.type == "audit"):
             raise InvalidAppend(run=row.id, reason="an audit log takes audit.recorded, and no other stream does")
 

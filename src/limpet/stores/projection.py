@@ -216,6 +216,7 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
             | b.ConversationCreated()
             | b.ConversationForked()
             | b.AuditStarted()
+            | b.RecordCreated()
         ):
             return NOTHING  # These create or claim a whole row.
         case (
@@ -234,6 +235,7 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
             | b.MessageAdded()
             | b.ConversationCompacted()
             | b.AuditRecorded()
+            | b.RecordPatched()
             | b.ExternalRead()
             | b.ExternalInvalidated()
             | b.PatchReceived()
@@ -311,6 +313,8 @@ def new_row(event: Event, body: AnyBody) -> RunRow:
             return replace(conversation, origin=body.conversation, origin_at=body.at)
         case b.AuditStarted():
             return replace(row, type="audit", status="open", ready_at=None)
+        case b.RecordCreated():
+            return replace(row, type="record", status="open", ready_at=None)
         case _:
             raise ValueError(f"{event.kind} cannot start a stream")
 

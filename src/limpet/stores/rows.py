@@ -28,10 +28,12 @@ __all__ = [
     "ScoreFilter",
     "ScoreRow",
     "Snapshot",
+    "StreamType",
     "TokenRow",
     "WorkerRow",
 ]
 
+StreamType = Literal["run", "conversation", "audit", "record"]
 RequestStatus = Literal["open", "answered", "approved", "rejected", "used", "expired", "withdrawn"]
 
 
@@ -41,11 +43,11 @@ class RunRow(Part, frozen=True, kw_only=True):
     number: int
     """The store's own number of the stream; it changes when a run moves to another store."""
     id: str
-    type: Literal["run", "conversation", "audit"] = "run"
+    type: StreamType = "run"
     agent: str = ""
     agent_version: str = ""
     status: Status | Literal["open"] = "pending"
-    """A conversation and an audit log are `open`."""
+    """A conversation, an audit log and a shared record are `open`."""
     waits: tuple[str, ...] = ()
     ready_at: int | None = None
     """Time from which a worker may claim the run; None while it waits for something other than time."""
@@ -278,7 +280,7 @@ class ScoreCondition(NamedTuple):
 class RunFilter(Part, frozen=True, kw_only=True):
     """A filter of runs; every field that is set must match."""
 
-    type: Literal["run", "conversation", "audit"] = "run"
+    type: StreamType = "run"
     status: tuple[str, ...] = ()
     waits: Literal["person", "signal", "run", "time", "operator"] | None = None
     """Only runs that wait for this."""

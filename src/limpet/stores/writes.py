@@ -16,6 +16,8 @@ from limpet.events.bodies import (
     Command,
     ConversationCreated,
     ConversationForked,
+    RecordCreated,
+    RecordPatched,
     RequestAnswered,
     RunCancelled,
     RunCompleted,
@@ -36,6 +38,7 @@ __all__ = [
     "DERIVED",
     "ENCRYPTED",
     "IDENTITY",
+    "RECORD",
     "YES",
     "AddToken",
     "Append",
@@ -468,6 +471,8 @@ class SaveKeys(Op[bool], frozen=True, kw_only=True):
 
 AUDIT = "limpet.audit."
 """Start of the ids of audit logs. No other stream may have such an id, or it could take the place of one."""
+RECORD = "limpet.record."
+"""Start of the ids of shared records; their names follow."""
 
 
 def check_leg(leg: Leg) -> None:
@@ -496,9 +501,10 @@ def check_contract(row: ContractRow) -> None:
 
 def _check_creation(leg: Create) -> None:
     _check_bodies(leg.run, leg.bodies[:1], WrittenBy.CREATOR)
-    if leg.run.startswith(AUDIT) != isinstance(leg.bodies[0], AuditStarted):
-        reason = f"ids of audit logs, and only these, start with {AUDIT}"
-        raise InvalidAppend(run=leg.run, reason=reason, fix="Use another id.")
+    for start, kind, what in ((AUDIT, AuditStarted, "audit logs"), (RECORD, RecordCreated, "shared records")):
+        if leg.run.startswith(start) != isinstance(leg.bodies[0], kind):
+            reason = f"ids of {what}, and only these, start with {start}"
+            raise InvalidAppend(run=leg.run, reason=reason, fix="Use another id.")
     if isinstance(leg.bodies[0], RunForked | ConversationForked) and leg.bodies[0].at < 1:
         raise InvalidAppend(run=leg.run, reason="a fork must share at least the first event")
     if isinstance(leg.bodies[0], RunCreated | RunForked | ConversationCreated | ConversationForked):
@@ -506,7 +512,7 @@ def _check_creation(leg: Create) -> None:
     if VOCABULARY.kind_of(leg.bodies[0]).name.startswith("conversation."):
         _check_bodies(leg.run, leg.bodies[1:], WrittenBy.SPEAKER, at_least=0)
     elif len(leg.bodies) > 1:
-        raise InvalidAppend(run=leg.run, reason="a run or an audit log must be created with one event")
+        raise InvalidAppend(run=leg.run, reason="a run, an audit log or a record must be created with one event")
     elif isinstance(leg.bodies[0], RunCreated) and leg.bodies[0].initial is not None:
         apply(AgentState(), leg.bodies[0].initial)
 
@@ -538,6 +544,9 @@ def _check_commands(leg: SendCommands) -> None:
     for body in leg.bodies:
         if isinstance(body, ScoreGiven | ScoreWithdrawn):
             _check_score(leg.run, body)
+    patches = [body for body in leg.bodies if isinstance(body, RecordPatched)]
+    if len(patches) != (len(leg.bodies) if leg.run.startswith(RECORD) else 0) or len(patches) > 1:
+        raise InvalidAppend(run=leg.run, reason="a shared record takes record.patched, one at a time, and nothing else")
     decided = [body.request for body in leg.bodies if isinstance(body, RequestAnswered)]
     if len(set(decided)) != len(decided):
         raise InvalidAppend(run=leg.run, reason="a request can only be decided once")

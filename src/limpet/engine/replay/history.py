@@ -273,7 +273,7 @@ class History:
                 pass
             case b.ConversationCreated() | b.ConversationForked() | b.ConversationCompacted() | b.MessageAdded():
                 pass
-            case b.AuditStarted() | b.AuditRecorded():
+            case b.AuditStarted() | b.AuditRecorded() | b.RecordCreated() | b.RecordPatched():
                 pass
             case _:
                 assert_never(body)

@@ -36,6 +36,7 @@ from limpet.stores.conformance import (
     prune,
     reads,
     rebuild,
+    records,
     requests,
     scores,
     snapshots,
@@ -80,6 +81,7 @@ TOPICS = (
     transactions,
     feed,
     rebuild,
+    records,
     forks,
     prune,
 )
