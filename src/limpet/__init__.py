@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from limpet.errors import OutputUnavailable as OutputUnavailable
     from limpet.errors import QueryTimeout as QueryTimeout
     from limpet.errors import ReadOnlyStore as ReadOnlyStore
+    from limpet.errors import RecordConflict as RecordConflict
     from limpet.errors import Rejected as Rejected
     from limpet.errors import Retryable as Retryable
     from limpet.errors import RunCancelled as RunCancelled
@@ -256,6 +257,7 @@ else:
             "OutputUnavailable",
             "QueryTimeout",
             "ReadOnlyStore",
+            "RecordConflict",
             "Rejected",
             "Retryable",
             "RunCancelled",

@@ -12,6 +12,7 @@
     ├── ContractError               An input or result does not match the agent's contract
     ├── NotFound                    No such run, request, worker, blob or path
     ├── IdConflict                  The id already belongs to something else
+    ├── RecordConflict              A shared record has changed since it was read
     ├── WrongUsage                  Invalid command-line arguments
     ├── FileFailed                  A file or folder cannot be read or written
     ├── ExtraMissing                An optional dependency is not installed
@@ -145,6 +146,7 @@ __all__ = [
     "OutputUnavailable",
     "QueryTimeout",
     "ReadOnlyStore",
+    "RecordConflict",
     "Rejected",
     "Retryable",
     "RunCancelled",
@@ -372,6 +374,25 @@ class IdConflict(LimpetError):
     code = "id_conflict"
     _summary = "The {what} id {id!r} is already used {reason}."
     _hint = "Use another id. Reuse an id only to repeat exactly the same {what}."
+
+
+@dataclass(eq=False, repr=False)
+class RecordConflict(LimpetError):
+    """A shared record has changed since it was read, in a part that the patch changes, too; nothing was written."""
+
+    record: str
+    read: int
+    """Version that the writer of the patch had read."""
+    version: int
+    """Version of the record now; 0 if there is none."""
+    changes: tuple[str, ...] = ()
+    """What others changed meanwhile, in these parts: the first 20 changes."""
+    code = "record_conflict"
+    _summary = "Record {record!r} has changed since version {read}: {told}."
+    _hint = "Read the record again (it has version {version} now), and send a patch that fits."
+
+    def _shown(self) -> dict[str, object]:
+        return {**self.facts, "told": "; ".join(self.changes) or f"its version is {self.version}"}
 
 
 @dataclass(eq=False, repr=False)

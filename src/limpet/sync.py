@@ -302,6 +302,14 @@ class App:
     unscore = _blocking(AsyncApp.unscore)
     scores = _blocking(AsyncApp.scores)
 
+    # Shared records
+
+    records = _blocking(AsyncApp.records)
+    record = _blocking(AsyncApp.record)
+    record_changes = _blocking(AsyncApp.record_changes)
+    patch_record = _blocking(AsyncApp.patch_record)
+    watch_records = _blocking_iterator(AsyncApp.watch_records)
+
     # Runs
 
     find = _blocking(AsyncApp.find)

@@ -21,6 +21,7 @@ TOPICS = {
     "Score runs": ("score", "unscore", "scores"),
     "Replay and fork": ("replay", "fork"),
     "Conversations": ("say", "messages", "conversations", "sessions", "compact"),
+    "Shared records": ("records", "record", "record-changes", "patch-record"),
     "Search all runs": ("search", "decisions", "errors", "calls", "agents", "workers", "stats", "activity"),
     "Manage tokens": ("token",),
     "Audit": ("audit",),

@@ -52,8 +52,9 @@ def add_operations(group: typer.Typer, operations: Mapping[str, Operation]) -> N
     """Add a command for each operation of the command line that has none of its own."""
     for each in operations.values():
         if "cli" in each.doors and each.name not in OWN:
-            shown = example(f"limpet {each.name} {each.example}".rstrip())
-            made = group.command(each.name, help=each.description, epilog=shown, rich_help_panel=each.topic)
+            name = each.name.replace("_", "-")
+            shown = example(f"limpet {name} {each.example}".rstrip())
+            made = group.command(name, help=each.description, epilog=shown, rich_help_panel=each.topic)
             made(_command(each))
 
 

@@ -7,7 +7,19 @@ record the sender of a command: see `Attributed`.
 
 from typing import Literal
 
-from limpet.events.parts import Effects, Failure, Limits, Lineage, Outside, Part, RecordPatch, Seen, Spent, StatePatch, Wait
+from limpet.events.parts import (
+    Effects,
+    Failure,
+    Limits,
+    Lineage,
+    Outside,
+    Part,
+    RecordPatch,
+    Seen,
+    Spent,
+    StatePatch,
+    Wait,
+)
 from limpet.events.values import Payload, check_finite
 
 

@@ -2,6 +2,7 @@
 
 from limpet.journal.conversation import ConversationWriter, Entry, OutgoingMessages, Summary, entries, latest, replaced
 from limpet.journal.journal import Journal
+from limpet.journal.record_log import conflict_of, read_record, record_id
 from limpet.journal.snapshots import check_snapshots, load, load_whole
 from limpet.journal.steps import load_log_view, load_step, load_step_view, load_steps
 from limpet.journal.verify import check_late, check_position, verify_run
@@ -15,6 +16,7 @@ __all__ = [
     "check_late",
     "check_position",
     "check_snapshots",
+    "conflict_of",
     "entries",
     "latest",
     "load",
@@ -23,6 +25,8 @@ __all__ = [
     "load_step_view",
     "load_steps",
     "load_whole",
+    "read_record",
+    "record_id",
     "replaced",
     "verify_run",
 ]

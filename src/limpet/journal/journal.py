@@ -24,7 +24,7 @@ from limpet.policy.checkpoint import snapshot_due
 from limpet.policy.retention import snapshots_to_thin
 from limpet.state import Fold, RunState
 from limpet.state.patch import Working, changes_plan
-from limpet.stores import Appended, Extend, Leg, Missed, Store, Taken
+from limpet.stores import Appended, Extend, Leg, Missed, SendCommands, Store, Taken
 from limpet.stores.blobs import Blob
 from limpet.stores.writes import Claimed, Work, check_leg
 
@@ -231,6 +231,24 @@ class Journal:
                         saying.again(done.events)
                     case _:
                         pass
+
+    async def append_with_command(
+        self, *bodies: AnyBody, leg: SendCommands, last_seen: int | None = None, blobs: Sequence[Blob] = ()
+    ) -> Missed | bool:
+        """Append events to this run and send a command to another stream, in the same transaction: both or neither.
+
+        Returns `Missed` if the other stream refuses the command because of what others wrote there. With `last_seen`,
+        returns False, with nothing written, if others wrote to this run after that sequence.
+        """
+        _check_types(bodies, (leg,))
+        async with self._lock:
+            while True:
+                done = await self._send_last(bodies, (leg,), blobs, last_seen)
+                blobs = ()  # The blobs are already buffered.
+                if isinstance(done, Missed) and done.run == leg.run:
+                    return done
+                if not isinstance(done, Missed) or last_seen is not None:
+                    return isinstance(done, Appended)
 
     async def append_if_current(
         self, *bodies: AnyBody, last_seen: int, blobs: Sequence[Blob] = (), legs: Sequence[Leg] = ()

@@ -15,13 +15,14 @@ __all__ = ["LOCAL", "PRINCIPAL", "ROLES", "Permission", "check_permission", "che
 PRINCIPAL = "limpet.principal"
 """Key of the authenticated caller in the scope of a request."""
 
-Permission = Literal["look", "payloads", "control", "decide", "audit", "maintain"]
-"""A permission: see runs without their data; see that, too; change runs; decide requests; see who did what; change the
-store itself.
+Permission = Literal["look", "payloads", "control", "write", "decide", "audit", "maintain"]
+"""A permission: see runs without their data; see that, too; change runs; patch shared records; decide requests; see who
+did what; change the store itself.
 """
 ROLES: Mapping[Role, frozenset[Permission]] = {
     "viewer": frozenset({"look"}),
-    "operator": frozenset({"look", "payloads", "control"}),
+    "operator": frozenset({"look", "payloads", "control", "write"}),
+    "writer": frozenset({"look", "payloads", "write"}),
     "approver": frozenset({"decide"}),
     "auditor": frozenset({"look", "payloads", "audit"}),
     "worker": frozenset(),

@@ -48,6 +48,7 @@ from limpet.service.api.inspection import Inspection
 from limpet.service.api.messages import Messages
 from limpet.service.api.requests import Requests
 from limpet.service.api.scoring import Scoring
+from limpet.service.api.shared_state import SharedState
 from limpet.service.api.storage import Storage
 from limpet.service.api.streams import Streams
 from limpet.service.batch_agent import batch_agent
@@ -149,6 +150,7 @@ class App(
     Scoring,
     Forks,
     Messages,
+    SharedState,
     AllRuns,
     Streams,
     Fleet,

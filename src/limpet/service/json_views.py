@@ -22,6 +22,7 @@ from typing_extensions import is_typeddict
 from limpet.context.slice import ContextSlice
 from limpet.engine.execution.views import EventView, Request, RunInfo, RunInput
 from limpet.engine.run.conversation import Message
+from limpet.engine.run.shared_records import SharedRecord
 from limpet.llm import model
 from limpet.service.activity import Activity
 from limpet.service.artifacts import ArtifactPiece
@@ -41,13 +42,14 @@ from limpet.service.precedents import Precedent
 from limpet.service.prompts import PromptView
 from limpet.service.prune import Pruned
 from limpet.service.queries import CallInfo, DecisionInfo
+from limpet.service.records import RecordInfo, RecordUpdate
 from limpet.service.replay import ReplayCheck, ReplayJson
 from limpet.service.report import Report
 from limpet.service.request_records import RequestRecord
 from limpet.service.scores import ScoreInfo
 from limpet.service.step_details import StepDetail
 from limpet.service.steps import StepInfo
-from limpet.service.stream_items import ReplyPiece, RequestChange, RunChange
+from limpet.service.stream_items import RecordEvent, ReplyPiece, RequestChange, RunChange
 from limpet.service.timeline import TimelineRow
 from limpet.service.tokens import CallerInfo, NewToken, TokenInfo
 from limpet.service.verify import Verified
@@ -86,6 +88,10 @@ VIEWS: Mapping[str, type] = {
     "a piece of an artifact": ArtifactPiece,
     "a piece of a value": ValuePiece,
     "a message": Message,
+    "a shared record": SharedRecord,
+    "a shared record, in lists": RecordInfo,
+    "a patch of a shared record": RecordUpdate,
+    "a change of a shared record, in a stream": RecordEvent,
     "a conversation": ConversationInfo,
     "a compaction": CompactionInfo,
     "a session": SessionInfo,

@@ -1,10 +1,10 @@
-"""The items of streams: changes of runs and requests, and pieces of model replies."""
+"""The items of streams: changes of runs, requests and shared records, and pieces of model replies."""
 
 from dataclasses import dataclass
 
 from limpet.engine.execution.views import Request, RunInfo
 
-__all__ = ["ReplyPiece", "RequestChange", "RunChange"]
+__all__ = ["RecordEvent", "ReplyPiece", "RequestChange", "RunChange"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,3 +43,15 @@ class ReplyPiece:
     """Number of the step that called the model."""
     text: str
     """The new text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordEvent:
+    """A shared record that was patched."""
+
+    cursor: str
+    """Pass it as `after` to go on from here."""
+    record: str
+    """Name of the record."""
+    version: int
+    """Version of the record after the patch."""

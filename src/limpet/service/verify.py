@@ -1,9 +1,10 @@
 """Verification: compare logs with their hashes, rows and blobs with the logs, and the ends of logs with saved heads."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -65,10 +66,12 @@ class Verified:
     """Number of logs that were compared with a saved head."""
     audits: int = 0
     """Number of audit logs, one for each month."""
+    records: int = 0
+    """Number of shared records."""
 
     def __str__(self) -> str:
         against = f", {_counted(self.heads, 'saved head')} checked" if self.heads else ""
-        others = (("conversation", self.conversations), ("audit log", self.audits))
+        others = (("conversation", self.conversations), ("shared record", self.records), ("audit log", self.audits))
         logs = [_counted(number, what) for what, number in others if number]
         if self.runs or not logs:
             logs.insert(0, _counted(self.runs, "run"))
@@ -88,7 +91,7 @@ async def verify_all(
     pruned: Path | None = None,
     bad: Callable[[LimpetError], object] | None = None,
 ) -> Verified:
-    """Check all runs, conversations and audit logs, and saved heads if given.
+    """Check all runs, conversations, shared records and audit logs, and saved heads if given.
 
     `pruned` is the list of runs that were deleted on purpose; those may be missing. The first difference raises
     Tampered, and the first log of a newer version raises NewerVersion. With `bad`, each error is passed to it instead,
@@ -99,13 +102,13 @@ async def verify_all(
     ended: dict[str, int] = {}
     for each in gone:  # An id can have been used and pruned more than once.
         ended[each.run] = max(each.seq, ended.get(each.run, 0))
-    done = runs = talks = audits = events = held = 0
+    done = held = 0
+    total: Counter[str] = Counter()
     seen: set[str] = set()
     async for number, run in _streams(store):
         with _reporting(bad):
             found = await _verify_listed(store, number, run, seen)
-            runs, talks, events = runs + found.runs, talks + found.conversations, events + found.events
-            audits += found.audits
+            total.update(asdict(found))
         done += 1
         progress(done)
     for each in kept:
@@ -115,7 +118,7 @@ async def verify_all(
     for check in (_check_counts, _check_strays, _check_contracts):
         with _reporting(bad):
             await check(store)
-    return Verified(runs=runs, events=events, conversations=talks, heads=held, audits=audits)
+    return Verified(**{"runs": 0, "events": 0, **total, "heads": held})
 
 
 async def save_heads(store: Store, path: Path) -> int:
@@ -159,7 +162,7 @@ async def _verify(store: Store, run: str, seen: set[str]) -> Verified:
                 seen.add(blob)
         await check_snapshots(store, run, Learned)
         type = (await store.get(run)).type
-    counted = {"runs": int(type == "run"), "conversations": int(type == "conversation"), "audits": int(type == "audit")}
+    counted = {f"{each}s": int(type == each) for each in ("run", "conversation", "audit", "record")}
     return Verified(events=head.seq, **counted)
 
 
@@ -245,7 +248,7 @@ def read_ends(path: Path, *, torn: bool = False) -> list[LogEnd]:
 
 
 async def _streams(store: Store) -> AsyncIterator[tuple[int, str]]:
-    """Yield every run, conversation and audit log by number and id, the oldest first."""
+    """Yield every run, conversation, record and audit log by number and id, the oldest first."""
     after = BEFORE_ALL
     while page := await store.streams(after=after):
         for after, run in page:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from msgspec import Raw, UnsetType, json
+from msgspec.structs import replace
 
 from limpet.errors import InvalidPatch, Tampered
 from limpet.events import Event, PlanItem, PlanStatus, RecordPatch
@@ -65,7 +66,9 @@ class RecordState(Part, frozen=True, kw_only=True):
     @property
     def items(self) -> tuple[PlanItem, ...]:
         """The plan, each item with its status."""
-        pairs = zip(self.plan, self.plan_status or ("pending",) * len(self.plan), strict=True)
+        if not self.plan_status:
+            return tuple(PlanItem(item=item) for item in self.plan)
+        pairs = zip(self.plan, self.plan_status, strict=True)
         return tuple(PlanItem(item=item, status=status) for item, status in pairs)
 
 
@@ -153,41 +156,26 @@ class RecordFold:
     def _apply(self, event: Event, body: b.RecordPatched) -> None:
         patch, version = body.patch, event.seq
         written: dict[str, Any] = {"by": body.by, "via": body.via, "step": body.number, "time": event.time}
-        for key in patch.retract:
-            self._facts.pop(key, None)
+        for key in (*patch.retract, *(each.key for each in patch.facts)):
+            self._facts.pop(key, None)  # a fact that is replaced is the newest, too
         for fact in patch.facts:
-            self._facts.pop(fact.key, None)  # the newest is the last
-            self._facts[fact.key] = RecordFact(
-                key=fact.key,
-                value=fact.value,
-                source=fact.source,
-                derived_from=fact.derived_from,
-                version=version,
-                **written,
-            )
+            known: dict[str, Any] = {
+                "key": fact.key,
+                "value": fact.value,
+                "source": fact.source,
+                "derived_from": fact.derived_from,
+            }
+            self._facts[fact.key] = RecordFact(version=version, **known, **written)
         for id in patch.close:
             self._questions.pop(id, None)
         for id, question in patch.questions.items():
             self._questions[id] = RecordQuestion(id=id, question=question, version=version, **written)
-        for id, answer in patch.answered.items():
-            if id in self._questions:
-                asked = self._questions[id]
-                self._questions[id] = RecordQuestion(
-                    id=id,
-                    question=asked.question,
-                    by=asked.by,
-                    via=asked.via,
-                    step=asked.step,
-                    time=asked.time,
-                    version=version,
-                    answer=answer,
-                    answered_by=body.by,
-                )
+        for id in patch.answered.keys() & self._questions.keys():
+            answer: dict[str, Any] = {"answer": patch.answered[id], "answered_by": body.by, "version": version}
+            self._questions[id] = replace(self._questions[id], **answer)
         if not isinstance(patch.plan, UnsetType):
             self._plan = patch.plan
-        for key in patch.unset:
-            self._data.pop(key, None)
-        self._data.update(patch.data)
+        self._data = {key: value for key, value in self._data.items() if key not in patch.unset} | patch.data
 
     def freeze(self) -> RecordState:
         """Return the current state."""

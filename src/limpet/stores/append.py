@@ -1,8 +1,8 @@
 """Append events to streams, inside one transaction. The same code serves every store.
 
-A stream is a run, a conversation, an audit log or a shared record. An append has one or more legs, each for one stream, written together or not at
-all. Appends are safe to repeat: if the log already holds exactly these events, the first reply was lost, and the repeat
-reports success.
+A stream is a run, a conversation, an audit log or a shared record. An append has one or more legs, each for one
+stream, written together or not at all. Appends are safe to repeat: if the log already holds exactly these events, the
+first reply was lost, and the repeat reports success.
 """
 
 from collections.abc import Sequence
@@ -197,6 +197,8 @@ def _write_leg(tx: Transaction, leg: writes.Extend | writes.SendCommands | write
     match leg:
         case writes.Extend():
             return _extend(tx, plan_extension(leg))
+        case writes.SendCommands(bodies=(b.RecordPatched() as sent,)):
+            return _patch_record(tx, leg, sent)
         case writes.SendCommands():
             return _accept_commands(tx, leg)
         case writes.Release():
@@ -300,21 +302,15 @@ def _decode_all(tx: Transaction, events: Sequence[Event]) -> tuple[Sealed, ...]:
 
 
 def _accept_commands(tx: Transaction, leg: writes.SendCommands) -> Head:
-    if isinstance(leg.bodies[0], b.RecordPatched) and tx.tables.row(leg.run) is None:
-        _create_record(tx, leg, leg.bodies[0])
     row = tx.row(leg.run)
     _check_takes(row, leg.bodies)
-    recorded = tx.tables.command(row, _command_id(leg.bodies[0]))
+    recorded = _recorded(tx, row, leg.bodies[0])
     if recorded is not None:
-        if not _is_repeated(tx.decode(recorded), leg.bodies[0]):
-            raise _command_conflict(row, leg.bodies[0])
-        return recorded.head
+        return recorded
     now = tx.tables.now()
     for body in leg.bodies[1:]:
         if tx.tables.command(row, _command_id(body)) is not None:
             raise _command_conflict(row, body)
-    if isinstance(leg.bodies[0], b.RecordPatched):
-        _check_not_missed(tx, row, leg.bodies[0])
     for body in leg.bodies:
         request = tx.tables.request(body.request) if isinstance(body, b.RequestAnswered) else None
         refused = refusal(body, row, request and reveal_request(tx.codec, request), now, leg.judged)
@@ -323,11 +319,30 @@ def _accept_commands(tx: Transaction, leg: writes.SendCommands) -> Head:
     return tx.write(row, leg.bodies, leg.actor)
 
 
-def _create_record(tx: Transaction, leg: writes.SendCommands, first: b.RecordPatched) -> None:
-    """Create a shared record for its first patch. Raises _NotWritten if the writer has read one that is not there."""
-    if first.read:
-        raise _NotWritten(writes.Missed(leg.run, ()))
-    _create(tx, writes.Create(run=leg.run, bodies=(b.RecordCreated(),), actor=leg.actor))
+def _patch_record(tx: Transaction, leg: writes.SendCommands, sent: b.RecordPatched) -> Head:
+    """Write a patch to a shared record, which its first patch creates.
+
+    Raises _NotWritten if the record is not as its writer has read it.
+    """
+    if tx.tables.row(leg.run) is None:
+        if sent.read:
+            raise _NotWritten(writes.Missed(leg.run, ()))
+        _create(tx, writes.Create(run=leg.run, bodies=(b.RecordCreated(),), actor=leg.actor))
+    row = tx.row(leg.run)
+    _check_takes(row, leg.bodies)
+    recorded = _recorded(tx, row, sent)
+    if recorded is not None:
+        return recorded
+    _check_not_missed(tx, row, sent)
+    return tx.write(row, leg.bodies, leg.actor)
+
+
+def _recorded(tx: Transaction, row: RunRow, sent: AnyBody) -> Head | None:
+    """Return the head of a command that is repeated. Raises IdConflict for another command with the same id."""
+    recorded = tx.tables.command(row, _command_id(sent))
+    if recorded is not None and not _is_repeated(tx.decode(recorded), sent):
+        raise _command_conflict(row, sent)
+    return None if recorded is None else recorded.head
 
 
 def _check_not_missed(tx: Transaction, row: RunRow, sent: b.RecordPatched) -> None:
@@ -340,9 +355,7 @@ def _check_not_missed(tx: Transaction, row: RunRow, sent: b.RecordPatched) -> No
         raise _NotWritten(writes.Missed(row.id, ()))
     later = _decode_all(tx, tx.tables.events(row, sent.read, MAX_MISSED_EVENTS))
     missed = [
-        each
-        for each in later
-        if isinstance(each.body, b.RecordPatched) and common_units(sent.patch, [each.body.patch])
+        each for each in later if isinstance(each.body, b.RecordPatched) and common_units(sent.patch, [each.body.patch])
     ]
     if missed:
         raise _NotWritten(writes.Missed(row.id, tuple(missed)))

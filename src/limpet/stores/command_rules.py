@@ -22,8 +22,6 @@ def refusal(
         if refused is None and request is not None and judged is not None and request.to != judged:
             return NotAllowed(request=request.id, by=body.by, to=request.to)
         return refused
-    if isinstance(body, b.RecordPatched):  # a record is always open
-        return None
     if isinstance(body, b.ScoreGiven | b.ScoreWithdrawn):  # allowed in every status
         return None if (body.number or 0) <= row.step else _no_step(row, body.number)
     return None if _is_possible(body, row) else _wrong_state(row, _NOUNS[type(body)])

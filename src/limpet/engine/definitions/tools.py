@@ -31,13 +31,24 @@ from limpet.engine.definitions.plain_call import PlainCall
 from limpet.engine.definitions.traits import EFFECTS, Effect, Traits
 from limpet.engine.definitions.types import TypeCodec, codec_of
 from limpet.engine.definitions.upgrades import Versions
-from limpet.errors import DefinitionError, InvalidArgument, InvalidValue, WrongCall
+from limpet.errors import DefinitionError, InvalidArgument, InvalidValue, LimpetError, WrongCall
 from limpet.events import Spent
 from limpet.policy.retry import READ_RETRY, Retry, as_retry
 from limpet.redaction import NOTHING, Redaction
 from limpet.secret import MARK
+from limpet.stores import Missed, SendCommands
 
-__all__ = ["Done", "LiveArgument", "Tool", "check_tool", "find_tool", "idempotency_key", "registered_tools", "tool"]
+__all__ = [
+    "Done",
+    "LiveArgument",
+    "StepCommand",
+    "Tool",
+    "check_tool",
+    "find_tool",
+    "idempotency_key",
+    "registered_tools",
+    "tool",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -63,6 +74,16 @@ class LiveArgument(NamedTuple):
     """The object that the code passed."""
 
 
+class StepCommand(Protocol):
+    """A command to another stream, which is sent in the append that records the step: both are stored, or neither."""
+
+    async def prepare(self, args: Mapping[str, Any], key: str, number: int, /) -> SendCommands:
+        """Return the command for the arguments, idempotency key and number of a step. It raises for a wrong one."""
+
+    async def refusal(self, leg: SendCommands, missed: Missed, /) -> LimpetError:
+        """Return the error for a command that was refused because of what others wrote."""
+
+
 @dataclass
 class Hooks:
     """Functions that belong to a tool, with any options."""
@@ -86,6 +107,8 @@ class Tool(Generic[P, T_co, R_co]):
         """
         self.fresh: tuple[Source, ...] = ()
         """External sources whose data must be fresh when a step starts."""
+        self.command: StepCommand | None = None
+        """The command that its steps send instead of calling the function."""
         self.hooks = Hooks()
         update_wrapper(self, fn)
 

@@ -5,8 +5,10 @@ from typing import Literal, TypedDict
 
 __all__ = ["Principal", "Right", "Role", "Sender", "principal_of", "sent_by_run"]
 
-Role = Literal["viewer", "operator", "approver", "auditor", "worker", "admin"]
-"""A role of a caller over HTTP or MCP: look at runs, control them, decide requests, audit, work, or maintain."""
+Role = Literal["viewer", "operator", "writer", "approver", "auditor", "worker", "admin"]
+"""A role of a caller over HTTP or MCP: look at runs, control them, patch shared records, decide requests, audit, work,
+or maintain.
+"""
 Right = Literal["raw", "approve-by-agent"]
 """A right beyond the roles: read data that is not redacted; decide approvals as a service."""
 

@@ -22,6 +22,7 @@ from limpet.engine.replay.scopes import Scope
 from limpet.engine.run.compaction import Summarise, Summariser
 from limpet.engine.run.conversation import Message, Role
 from limpet.engine.run.run import Run, ScopeEntry, Turn, Turns
+from limpet.engine.run.shared_records import RecordChange, SharedRecord
 from limpet.engine.run.working_state import PatchOptions, SentPatch, State
 from limpet.errors import Suspended
 from limpet.events import Artifact
@@ -286,6 +287,14 @@ class BlockingRun(Generic[S]):
     def send_patch(self, run: str, /, **change: Unpack[SentPatch]) -> None:
         """Send a patch of the working state to another run, as a step; see `Run.send_patch`."""
         self._bridge.call(lambda: self._run.send_patch(run, **change))
+
+    def record(self, name: str, /) -> SharedRecord:
+        """Read a shared record, as a step; see `Run.record`."""
+        return self._bridge.call(lambda: self._run.record(name))
+
+    def patch_record(self, record: SharedRecord, /, **change: Unpack[RecordChange]) -> None:
+        """Change a shared record that the run has read, as a step; see `Run.patch_record`."""
+        self._bridge.call(lambda: self._run.patch_record(record, **change))
 
     def say(self, text: str, /, *, role: Role = "assistant") -> None:
         """Append a message to the run's conversation, once."""

@@ -32,6 +32,7 @@ from limpet.engine.run.compaction import Compaction, RunCompaction, Summarise, S
 from limpet.engine.run.conversation import USER, Message, Role, RunConversation, task_of
 from limpet.engine.run.messenger import Messenger, id_of
 from limpet.engine.run.missed_awaits import AwaitTracker, track_awaits
+from limpet.engine.run.shared_records import RecordChange, RunRecords, SharedRecord
 from limpet.engine.run.working_state import PatchOptions, SentPatch, State, StateChange
 from limpet.engine.steps.plain_steps import PlainSteps
 from limpet.engine.steps.steps import Steps
@@ -105,6 +106,10 @@ class Run(Generic[S]):
     @cached_property
     def _messenger(self) -> Messenger:
         return Messenger(self._x, self._steps)
+
+    @cached_property
+    def _records(self) -> RunRecords:
+        return RunRecords(self._x, self._steps)
 
     @cached_property
     def conversation(self) -> RunConversation:
@@ -352,6 +357,24 @@ class Run(Generic[S]):
         Raises StepFailed if the other run does not exist, has ended, or has no part that the patch would remove.
         """
         return self._messenger.patch(id_of(run), dict(change))
+
+    def record(self, name: str, /) -> Coroutine[Any, Any, SharedRecord]:
+        """Read a shared record, as a step, and return it at its newest version.
+
+        A record that does not exist yet is empty, and has version 0: its first patch creates it.
+        """
+        return self._records.read(name)
+
+    def patch_record(self, record: SharedRecord, /, **change: Unpack[RecordChange]) -> Coroutine[Any, Any, None]:
+        """Change a shared record that the run has read, as a step. The step and the patch are stored together.
+
+        `facts` adds or replaces facts, each with this run and step, `source` and `derived_from`; `retract` removes
+        some. `plan` replaces the plan, and `revise` maps its items to their new status. `questions` asks, and
+        `answered` answers, by the id of a question; `close` removes some. `data` sets values by key, and `unset`
+        removes some. Others may have changed other parts of the record since it was read. Raises RecordConflict, with
+        nothing changed, if they changed the same fact, question, key or plan: read the record again then.
+        """
+        return self._records.patch(record.name, record.version, change)
 
     async def _receive_message(self) -> None:
         """Receive a user's message and append it to the conversation, with its sender; used by LLM agents.

@@ -34,7 +34,7 @@ from limpet.state import AgentState, derived
 from limpet.state.agent import LOOP, check_constraints
 from limpet.state.patch import Working, keep_statuses
 
-__all__ = ["PatchOptions", "SentPatch", "State", "StateChange"]
+__all__ = ["PatchOptions", "SentPatch", "State", "StateChange", "revisions"]
 
 NO_DATA = (
     "Call `await run.patch(data=...)` first, give the fields defaults, pass `data=` to @limpet.agent, or start the run "
@@ -221,7 +221,7 @@ class StateChange:
             facts=facts,
             retract=redaction.texts(self.retract or ()),
             questions=redaction.texts(self.questions or ()),
-            revise=_revisions(plan, {redaction.text(item): status for item, status in (self.revise or {}).items()}),
+            revise=revisions(plan, {redaction.text(item): status for item, status in (self.revise or {}).items()}),
             question_steps={} if step is None else dict.fromkeys(redaction.texts(self.questions or ()), step),
             answered=redaction.value(dict(self.answered or {})),
             flags=redaction.texts(list(self.flags or ())),
@@ -259,7 +259,7 @@ def _tightened(constraints: Constraints, wanted: Constraints) -> Constraints:
     return {**constraints, **wanted}
 
 
-def _revisions(plan: Sequence[PlanItem], wanted: Mapping[str, PlanStatus]) -> tuple[Revision, ...]:
+def revisions(plan: Sequence[PlanItem], wanted: Mapping[str, PlanStatus]) -> tuple[Revision, ...]:
     """Return the items of a plan whose status is to change, by index; of equal ones, the first that has another."""
     found = []
     for name, status in wanted.items():

@@ -18,7 +18,7 @@ from limpet.engine.approvals.externals import ExternalReads
 from limpet.engine.approvals.freshness import Freshness
 from limpet.engine.approvals.refusals import NewStep, recall_late, refuse_late
 from limpet.engine.definitions.call_context import Call
-from limpet.engine.definitions.tools import Tool, check_tool, idempotency_key
+from limpet.engine.definitions.tools import StepCommand, Tool, check_tool, idempotency_key
 from limpet.engine.execution.execution import Execution
 from limpet.engine.execution.failures import failure_of
 from limpet.engine.execution.failures import was as failure_was
@@ -33,6 +33,7 @@ from limpet.errors import (
     ConnectionLost,
     InvalidValue,
     LeaseLost,
+    LimpetError,
     NotStubbed,
     OutcomeUnknown,
     OutputUnavailable,
@@ -45,6 +46,7 @@ from limpet.events import AnyBody, Failure, canonical
 from limpet.events import bodies as b
 from limpet.policy.checkpoint import Moment
 from limpet.secret import MARK
+from limpet.stores import Missed
 from limpet.stores.blobs import Blob
 
 __all__ = ["Step", "Steps"]
@@ -279,6 +281,8 @@ class Steps:
                 return await self._stub(step, attempt)
             if step.tool.traits.effect == "transaction" and not x.kit.perform.is_stubbed(step.tool):
                 return await self._transact(step, attempt)
+            if step.tool.command is not None and not x.kit.perform.is_stubbed(step.tool):
+                return await self._send_command(step, attempt, step.tool.command)
             if not await self._record_start(step, attempt):
                 await x.recorder.flush()
                 step.packed = None  # needs a new approval
@@ -520,6 +524,32 @@ class Steps:
                 x.journal.add(self._started(step, attempt), blobs=step.blobs)
                 step.grant = None  # the approval was used
                 return self.note_failed(step, attempt, call, error)
+
+    async def _send_command(self, step: Step, attempt: int, command: StepCommand) -> Latest:
+        """Record the step and send its command in one append, so the outcome is never unknown."""
+        x = self._x
+        call = Call(step.key, attempt, redaction=x.kit.store.redaction)
+        last_seen, step.last_seen = step.last_seen, None
+        started = self._started(step, attempt)
+        try:
+            leg = await x.recorder.retry_store(lambda: command.prepare(step.args, step.key, step.number))
+            output, blobs = step.pack(x.kit.store, None)
+            completed = b.StepCompleted(**step.place(attempt), output=output)
+            done = await x.recorder.write_until_stored(
+                lambda: x.journal.append_with_command(
+                    started, completed, leg=leg, last_seen=last_seen, blobs=(*step.blobs, *blobs)
+                )
+            )
+            if isinstance(done, Missed):
+                raise await x.recorder.retry_store(lambda: command.refusal(leg, done))
+        except LimpetError as error:
+            x.journal.add(started, blobs=step.blobs)
+            step.grant = None  # the approval was used
+            return self.note_failed(step, attempt, call, error)
+        if not done:
+            step.packed = None  # a standing approval may have been revoked
+            return None
+        return completed
 
     # Results
 

@@ -1,4 +1,4 @@
-"""Streams: the events of a run, pieces of model replies, and changes of runs and requests, as they happen.
+"""Streams: the events of a run, pieces of model replies, and changes of runs, requests and records, as they happen.
 
 One reader of the store's feed serves all streams of a process. Each item has a cursor to go on from, after a cut
 connection, without a gap and without a repeat.
@@ -19,6 +19,7 @@ from limpet.engine.execution.views import EventView
 from limpet.errors import InvalidArgument
 from limpet.events import Payload
 from limpet.events import bodies as b
+from limpet.journal import record_id
 from limpet.service.access import may
 from limpet.service.api.core import AppCore
 from limpet.service.api.run_filters import WithLabels, WithParent, WithSession, WithStatus, WithText, WithUser
@@ -28,7 +29,7 @@ from limpet.service.operation import AgentName, Caller, FellBehind, Param, RunId
 from limpet.service.queries import labels_of, statuses_of
 from limpet.service.reply_pieces import ReplyPieces
 from limpet.service.resolve import run_of
-from limpet.service.stream_items import ReplyPiece, RequestChange, RunChange
+from limpet.service.stream_items import RecordEvent, ReplyPiece, RequestChange, RunChange
 from limpet.service.views import event_views, request_of, run_info
 from limpet.state import ENDED
 from limpet.stores import RequestFilter, RequestRow, RunFilter, RunRow
@@ -36,6 +37,7 @@ from limpet.stores.api.base import LARGEST_PAGE
 from limpet.stores.projection import project
 from limpet.stores.search import row_matches
 from limpet.stores.transaction import request_of as request_id
+from limpet.stores.writes import RECORD
 
 __all__ = ["ENDS", "Streams"]
 
@@ -228,6 +230,26 @@ class Streams(AppCore):
             )
             for row in found
         ]
+
+    @stream("/streams/records", needs="look")
+    async def watch_records(
+        self,
+        *,
+        record: Annotated[str | None, Param(description="Only this record.", examples=["board"])] = None,
+        after: After = None,
+        caller: Caller = None,
+    ) -> AsyncIterator[RecordEvent]:
+        """Yield shared records that are patched, with their new version. It never ends."""
+        wanted = None if record is None else record_id(record)
+        if after is None and caller is not None:
+            after = await self.store.feed_end()
+            yield _start_at(after)
+        async with aclosing(self._pages(after, may_catch_up=caller is None)) as pages:
+            async for _, items in pages:
+                for each in items:
+                    run = each.event.run
+                    if each.event.kind == "record.patched" and wanted in (None, run):
+                        yield RecordEvent(cursor=each.cursor, record=run.removeprefix(RECORD), version=each.event.seq)
 
     async def _pages(
         self, after: str | None, *, may_catch_up: bool

@@ -1,6 +1,7 @@
 """Shared records: streams that any process patches, from a version that it has read."""
 
 import asyncio
+from typing import Any
 
 import msgspec
 
@@ -15,9 +16,9 @@ from limpet.stores.conformance.suite import World, behaviour, completed, created
 BOARD = "limpet.record.board"
 
 
-def _patched(command: str, read: int, **patch: object) -> b.RecordPatched:
-    facts = tuple(Fact(key=key, value=msgspec.Raw(encode(value))) for key, value in dict(patch.pop("facts", {})).items())
-    data = {key: msgspec.Raw(encode(value)) for key, value in dict(patch.pop("data", {})).items()}
+def _patched(command: str, read: int, **patch: Any) -> b.RecordPatched:
+    facts = tuple(Fact(key=key, value=msgspec.Raw(encode(value))) for key, value in patch.pop("facts", {}).items())
+    data = {key: msgspec.Raw(encode(value)) for key, value in patch.pop("data", {}).items()}
     return b.RecordPatched(
         command=command, read=read, patch=RecordPatch(facts=facts, data=data, **patch), by="ann", via="python"
     )
@@ -27,7 +28,7 @@ def _leg(body: b.RecordPatched) -> SendCommands:
     return SendCommands(run=BOARD, bodies=(body,), actor="test")
 
 
-async def _write(world: World, command: str, read: int, **patch: object) -> object:
+async def _write(world: World, command: str, read: int, **patch: Any) -> object:
     return await world.store.append(_leg(_patched(command, read, **patch)))
 
 
@@ -79,10 +80,15 @@ async def a_patch_of_a_part_that_has_changed_is_refused(world: World) -> None:
     missed = await _write(world, "c4", 2, facts={"a": 3, "c": 4})
     assert isinstance(missed, Missed)
     assert (missed.run, [each.event.seq for each in missed.events]) == (BOARD, [3])
-    for number, patch in enumerate(
-        ({"data": {"x": 2}}, {"unset": ("x",)}, {"answered": {"q": "now"}}, {"close": ("q",)}, {"plan": ()}), start=5
-    ):
-        assert isinstance(await _write(world, f"c{number}", 0, **patch), Missed)
+    others: tuple[dict[str, Any], ...] = (
+        {"data": {"x": 2}},
+        {"unset": ("x",)},
+        {"answered": {"q": "now"}},
+        {"close": ("q",)},
+        {"plan": ()},
+    )
+    for number, patch in enumerate(others):
+        assert isinstance(await _write(world, f"d{number}", 0, **patch), Missed)
     assert (await world.store.get(BOARD)).seq == 4
     assert await _facts(world) == {"a": 2, "b": 2}
 
