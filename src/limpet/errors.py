@@ -386,7 +386,7 @@ class RecordConflict(LimpetError):
     version: int
     """Version of the record now; 0 if there is none."""
     changes: tuple[str, ...] = ()
-    """What others changed meanwhile, in these parts: the first 20 changes."""
+    """Changes of these parts by others since then, the first 20."""
     code = "record_conflict"
     _summary = "Record {record!r} has changed since version {read}: {told}."
     _hint = "Read the record again (it has version {version} now), and send a patch that fits."

@@ -19,14 +19,16 @@ import pytest
 import limpet
 from limpet import testing
 from limpet.engine.run.run import Run
+from limpet.engine.run.shared_records import shown_record
 from limpet.service.app import App
 from limpet.service.artifacts import content_of
+from limpet.state.shared_record import RecordState
 from limpet.stores import RunFilter
 from limpet.testing.app import TestApp
 
 WRITTEN = "run.created", "run.claimed", "state.patched", "run.completed"
 # These outcomes are recorded: the call was valid, but did not succeed.
-RECORDED = limpet.StepFailed, limpet.Expired
+RECORDED = limpet.StepFailed, limpet.Expired, limpet.RecordConflict
 # Without --full, one of this many wrong calls is made.
 EVERY = 8
 
@@ -106,6 +108,9 @@ async def child(run: Run, task: str) -> str:
     return task
 
 
+NO_RECORD = shown_record("board", RecordState())
+
+
 class Example(NamedTuple):
     """A valid call, whose arguments are replaced by wrong ones, one after the other."""
 
@@ -156,6 +161,25 @@ VERBS: Mapping[str, tuple[Example, ...]] = {
         ),
     ),
     "signal": (Example({"run": "other", "name": "go", "value": "x"}),),
+    "record": (Example({"name": "board"}),),
+    "patch_record": (
+        Example(
+            {"record": NO_RECORD},
+            {
+                "facts": {"price": 5},
+                "retract": [],
+                "source": "the page",
+                "derived_from": ["cost"],
+                "plan": ["look"],
+                "revise": {"look": "done"},
+                "questions": {"q1": "When?"},
+                "answered": {},
+                "close": [],
+                "data": {"k": 1},
+                "unset": [],
+            },
+        ),
+    ),
     "send_patch": (
         Example(
             {"run": "other"},
@@ -373,6 +397,7 @@ async def worlds() -> AsyncIterator[tuple[TestApp, dict[str, Any]]]:
         await app.settle()
         [grant] = await app.grants("granted")
         await app.score("hearing", "quality", 0.5, by="ann")
+        await app.patch_record("board", read=0, facts={"cost": 4}, plan=["look"])
         [artifact] = (await app.state("done")).artifacts
         made = {"ask": asked["asking"], "approval": asked["approving"].id, "grant": grant.grant}
         made["token"] = (await app.create_token("ann", roles=["viewer"])).info.id
@@ -693,6 +718,31 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
     "value_piece": (Example({"run": "done", "blob": Made("blob")}, {"start": 0, "limit": 100, "raw": True}),),
     "verify": (Example({"run": "done"}), Example({}, {"heads": None, "pruned": None})),
     "workers": (Example({}),),
+    "records": (Example({}, {"last": 5, "cursor": None}),),
+    "record": (Example({"record": "board"}, {"version": None}),),
+    "record_changes": (Example({"record": "board"}, {"since": 0, "until": None, "limit": 5, "cursor": None}),),
+    "patch_record": (
+        Example(
+            {"record": "board"},
+            {
+                "read": 2,
+                "facts": {"price": 5},
+                "retract": [],
+                "source": "the page",
+                "derived_from": ["cost"],
+                "plan": ["look"],
+                "revise": {"look": "done"},
+                "questions": {"q1": "When?"},
+                "answered": {},
+                "close": [],
+                "data": {"k": 1},
+                "unset": [],
+                "by": "ann",
+                "command_id": None,
+            },
+        ),
+    ),
+    "watch_records": (Example({}, {"record": None, "after": "0", "caller": None}),),
     "watch_inbox": (Example({}, {"to": None, "after": "0", "caller": None}),),
     "watch_replies": (Example({"run": "done"}, {"after": "0", "caller": None}),),
     "watch_run": (Example({"run": "done"}, {"after": "0", "caller": None}),),

@@ -590,6 +590,9 @@ class AuditRecorded(Command, frozen=True, kw_only=True):
 class RecordCreated(Body, frozen=True, kw_only=True):
     """A shared record was created, by its first patch."""
 
+    record: str
+    """Name of the record."""
+
 
 class RecordPatched(Command, frozen=True, kw_only=True):
     """A person, a service or a run changed a shared record."""

@@ -14,7 +14,7 @@ from limpet.events import bodies as b
 from limpet.journal import record_id
 from limpet.redaction import hide_secrets_in
 from limpet.service.page import Page, number_of
-from limpet.state.shared_record import RecordFold, RecordState, Unit, units
+from limpet.state.shared_record import RecordFold, RecordState, RecordUnit, units
 from limpet.stores import RunFilter, RunRow, Store
 from limpet.stores.writes import RECORD
 from limpet.times import to_datetime
@@ -122,7 +122,7 @@ def _changes(body: b.RecordPatched, before: RecordState, after: RecordState) -> 
         yield UnitChange(part=unit.part, key=unit.key, before=_value(before, unit), after=_value(after, unit))
 
 
-def _value(state: RecordState, unit: Unit) -> Any:
+def _value(state: RecordState, unit: RecordUnit) -> Any:
     """Return the value of a part of a record, or None."""
     match unit.part:
         case "fact":

@@ -16,7 +16,16 @@ from limpet.events import bodies as b
 from limpet.events.parts import Part
 from limpet.events.vocabulary import AnyBody
 
-__all__ = ["RecordFact", "RecordFold", "RecordQuestion", "RecordState", "Unit", "check_patch", "common_units", "units"]
+__all__ = [
+    "RecordFact",
+    "RecordFold",
+    "RecordQuestion",
+    "RecordState",
+    "RecordUnit",
+    "check_patch",
+    "common_units",
+    "units",
+]
 
 
 class RecordFact(Part, frozen=True, kw_only=True):
@@ -72,7 +81,7 @@ class RecordState(Part, frozen=True, kw_only=True):
         return tuple(PlanItem(item=item, status=status) for item, status in pairs)
 
 
-class Unit(NamedTuple):
+class RecordUnit(NamedTuple):
     """A part of a record that one patch changes at a time."""
 
     part: str
@@ -83,22 +92,22 @@ class Unit(NamedTuple):
         return f"{self.part} {self.key}" if self.key else self.part
 
 
-def units(patch: RecordPatch) -> frozenset[Unit]:
+def units(patch: RecordPatch) -> frozenset[RecordUnit]:
     """Return the units that a patch changes."""
     return frozenset(
         [
-            *(Unit("fact", each.key) for each in patch.facts),
-            *(Unit("fact", key) for key in patch.retract),
-            *(Unit("question", id) for id in (*patch.questions, *patch.answered, *patch.close)),
-            *(Unit("data", key) for key in (*patch.data, *patch.unset)),
-            *([] if isinstance(patch.plan, UnsetType) else [Unit("plan")]),
+            *(RecordUnit("fact", each.key) for each in patch.facts),
+            *(RecordUnit("fact", key) for key in patch.retract),
+            *(RecordUnit("question", id) for id in (*patch.questions, *patch.answered, *patch.close)),
+            *(RecordUnit("data", key) for key in (*patch.data, *patch.unset)),
+            *([] if isinstance(patch.plan, UnsetType) else [RecordUnit("plan")]),
         ]
     )
 
 
-def common_units(patch: RecordPatch, later: Iterable[RecordPatch]) -> frozenset[Unit]:
+def common_units(patch: RecordPatch, later: Iterable[RecordPatch]) -> frozenset[RecordUnit]:
     """Return the units of a patch that later patches have changed, too."""
-    changed: frozenset[Unit] = frozenset().union(*(units(each) for each in later))
+    changed: frozenset[RecordUnit] = frozenset().union(*(units(each) for each in later))
     return units(patch) & changed
 
 

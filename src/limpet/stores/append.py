@@ -327,7 +327,8 @@ def _patch_record(tx: Transaction, leg: writes.SendCommands, sent: b.RecordPatch
     if tx.tables.row(leg.run) is None:
         if sent.read:
             raise _NotWritten(writes.Missed(leg.run, ()))
-        _create(tx, writes.Create(run=leg.run, bodies=(b.RecordCreated(),), actor=leg.actor))
+        first = b.RecordCreated(record=leg.run.removeprefix(writes.RECORD))
+        _create(tx, writes.Create(run=leg.run, bodies=(first,), actor=leg.actor))
     row = tx.row(leg.run)
     _check_takes(row, leg.bodies)
     recorded = _recorded(tx, row, sent)

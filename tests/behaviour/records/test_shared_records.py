@@ -176,7 +176,9 @@ async def test_a_repeated_command_patches_once() -> None:
         ({"facts": {"big": "x" * 70_000}}, "patch"),
     ],
 )
-async def test_a_patch_that_does_not_fit_is_refused_before_anything_happens(change: dict[str, object], path: str) -> None:
+async def test_a_patch_that_does_not_fit_is_refused_before_anything_happens(
+    change: dict[str, object], path: str
+) -> None:
     async with testing.app() as app:
         await app.patch_record("board", read=0, plan=["x"], data={"k": 1})
         with pytest.raises(limpet.InvalidArgument) as refused:
@@ -208,11 +210,11 @@ async def test_a_fork_asks_before_it_patches() -> None:
         [request] = await app.inbox()
         assert (request.tool, request.args) == (
             "limpet.patch_record",
-            {"record": "board", "read": 0, "change": {"facts": {"owner": forked.id}, "source": "the agent"}},
+            {"record": "board", "read": 2, "change": {"facts": {"owner": forked.id}, "source": "the agent"}},
         )
         await app.patch_record("board", read=2, retract=["owner"])
         await app.approve(request.id, by="ann")
-        with pytest.raises(limpet.RunFailed, match="has changed since version 0"):
+        with pytest.raises(limpet.RunFailed, match="has changed since version 2"):
             await forked.result()
 
 

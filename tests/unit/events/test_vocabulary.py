@@ -187,6 +187,7 @@ def test_the_commands_are_a_closed_list() -> None:
         "score.given",
         "score.withdrawn",
         "audit.recorded",
+        "record.patched",
     }
 
 

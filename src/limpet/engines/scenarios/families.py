@@ -28,7 +28,7 @@ async def start(world: ScenarioWorld) -> None:
     run = await world.start(starter)
     later = f"{run}.later"
     assert (await world.until_ended(run)).output == later
-    world.expect(run, "before", f"{later} first", f"{later} second", "after")
+    world.expect(run, "before", f"{later} first", f"{later} second")
     assert (await world.until_ended(later)).output == later
 
 

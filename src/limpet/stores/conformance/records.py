@@ -136,7 +136,7 @@ async def a_record_takes_only_patches(world: World) -> None:
     two = SendCommands(run=BOARD, bodies=(_patched("c3", 2, unset=("a",)), _patched("c4", 2, unset=("b",))), actor="t")
     await expect(InvalidAppend, world.store.append(two))
     await expect(InvalidAppend, world.store.create(BOARD, created(), actor="test"))
-    other = Create(run="r2", bodies=(b.RecordCreated(),), actor="test")
+    other = Create(run="r2", bodies=(b.RecordCreated(record="r2"),), actor="test")
     await expect(InvalidAppend, world.store.append(other))
     assert ((await world.store.get(BOARD)).seq, (await world.store.get("r1")).seq) == (2, 1)
 
