@@ -18,7 +18,7 @@ from limpet.events import Limits
 from limpet.events import bodies as b
 from limpet.service.api.core import AppCore
 from limpet.service.extend import RunExtension, budget_request, plan_extension
-from limpet.service.operation import By, CommandId, InDoors, Param, RunId, command
+from limpet.service.operation import ALL_DOORS, By, CommandId, InDoors, Param, RunId, command
 from limpet.service.resolve import run_of
 from limpet.state.fold import BUILT_IN
 from limpet.stores import ReadyRun, RunRow
@@ -52,7 +52,7 @@ class Control(AppCore):
 
     topic = "Control runs"
 
-    @command("/runs/{run}/resume", needs="control", result=RunInfo, example="ticket-42")
+    @command("/runs/{run}/resume", needs="control", doors=ALL_DOORS, result=RunInfo, example="ticket-42")
     async def resume(self, run: RunId, /, *, by: By = None, command_id: CommandId = None) -> Handle[Any]:
         """Resume a paused run, or a failed one from its failed step. A completed run is left unchanged."""
         row = await run_of(self.store, run)
@@ -62,7 +62,11 @@ class Control(AppCore):
         return Handle(self._port, run, self._find_code(row.agent, row.agent_version))
 
     @command(
-        "/runs/{run}/extend", needs="control", result=RunInfo, example="ticket-42 --budget max_steps=40 --deadline 2h"
+        "/runs/{run}/extend",
+        needs="control",
+        doors=ALL_DOORS,
+        result=RunInfo,
+        example="ticket-42 --budget max_steps=40 --deadline 2h",
     )
     async def extend(
         self,
@@ -114,7 +118,7 @@ class Control(AppCore):
         await self._inbox.answer(request, given, who, id)
         return True
 
-    @command("/runs/{run}/pause", needs="control", result=RunInfo, example="ticket-42")
+    @command("/runs/{run}/pause", needs="control", doors=ALL_DOORS, result=RunInfo, example="ticket-42")
     async def pause(
         self,
         run: RunId,
@@ -132,6 +136,7 @@ class Control(AppCore):
     @command(
         "/runs/{run}/cancel",
         needs="control",
+        doors=ALL_DOORS,
         result=RunInfo,
         is_destructive=True,
         example='ticket-42 --reason "the customer withdrew it"',
@@ -190,6 +195,7 @@ class Control(AppCore):
     @command(
         "/runs/{run}/patch",
         needs="control",
+        doors=ALL_DOORS,
         result=RunInfo,
         is_idempotent=False,
         example="""ticket-42 --facts '{"cents": 900}'""",
@@ -212,6 +218,7 @@ class Control(AppCore):
     @command(
         "/runs/{run}/signals/{name}",
         needs="control",
+        doors=ALL_DOORS,
         result=RunInfo,
         is_idempotent=False,
         example="""ticket-42 paid '{"cents": 900}'""",

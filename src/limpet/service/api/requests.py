@@ -11,6 +11,7 @@ from limpet.service.access import may
 from limpet.service.api.core import AppCore
 from limpet.service.inbox import Decided, GrantInfo
 from limpet.service.operation import (
+    ALL_DOORS,
     Caller,
     CommandId,
     Cursor,
@@ -89,7 +90,7 @@ class Requests(AppCore):
             return Page([])
         return Page(await precedents_of(self.store, await run_of(self.store, found.run), found.tool))
 
-    @command("/requests/{request}/answer", needs="decide", example="01j9x red")
+    @command("/requests/{request}/answer", needs="decide", doors=ALL_DOORS, example="01j9x red")
     async def answer(
         self,
         request: GivenRequest,
@@ -102,7 +103,12 @@ class Requests(AppCore):
         """Answer a request. The answer must match what the request asks for. The first answer is final."""
         return await self._inbox.answer(request, answer, self._principal(by), self._command_id(command_id))
 
-    @command("/requests/{request}/approve", needs="decide", example="""01j9x --args '{"cents": 900}'""")
+    @command(
+        "/requests/{request}/approve",
+        needs="decide",
+        doors=ALL_DOORS,
+        example="""01j9x --args '{"cents": 900}'""",
+    )
     async def approve(
         self,
         request: GivenRequest,
@@ -123,7 +129,12 @@ class Requests(AppCore):
         who, id = self._principal(by), self._command_id(command_id)
         return await self._inbox.approve(request, who, id, args, standing=standing)
 
-    @command("/requests/{request}/reject", needs="decide", example='01j9x --because "too much for one day"')
+    @command(
+        "/requests/{request}/reject",
+        needs="decide",
+        doors=ALL_DOORS,
+        example='01j9x --because "too much for one day"',
+    )
     async def reject(
         self,
         request: GivenRequest,
