@@ -61,18 +61,21 @@ def _serve(
 
 def _agents(apps: Mapping[str, "App"], public_url: str = "") -> Any:
     """Return the applications to mount beside the HTTP API. MCP is imported when a client needs it."""
-    from importlib.util import find_spec  # noqa: PLC0415 - only servers need it
+    import os  # noqa: PLC0415 - only servers need it
+    from importlib.util import find_spec  # noqa: PLC0415
 
     from limpet.errors import ExtraMissing  # noqa: PLC0415
     from limpet.web.lazy_mount import LazyMount  # noqa: PLC0415
 
     if find_spec("mcp") is None:
         raise ExtraMissing(extra="mcp")
+    text = os.environ.get("LIMPET_LINK_KEY", "").strip()
 
     def load() -> Any:
         from limpet.mcp import over_http  # noqa: PLC0415 - this takes a second
+        from limpet.service.decision_links import LinkKeys  # noqa: PLC0415
 
-        return over_http(apps, public_url=public_url)
+        return over_http(apps, public_url=public_url, link_keys=LinkKeys.from_text(text) if text else None)
 
     lazy = LazyMount(load)
     return {"/mcp": (lazy, lazy.run)}

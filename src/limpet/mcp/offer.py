@@ -15,6 +15,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from limpet.engine.execution.principal import Principal
 from limpet.service.access import may
 from limpet.service.app import App
+from limpet.service.decision_links import LinkKeys
 from limpet.service.operation import Operation
 
 __all__ = ["TASKS", "McpCall", "Offer", "PromptOffer", "ResourceOffer", "ToolOffer"]
@@ -39,6 +40,8 @@ class McpCall:
     """Tell subscribers of this tenant about a change."""
     public_url: str = ""
     """Address of the server as people see it; empty if it has none."""
+    link_keys: LinkKeys | None = None
+    """Keys of links to decide requests, if the server has some."""
 
     async def run(self, operation: str, arguments: Mapping[str, Any], *, command_id: str | None = None) -> Any:
         """Run an operation for the caller, and return its result as plain JSON. Raises only LimpetError."""
@@ -94,8 +97,8 @@ class ResourceOffer:
     """Read the resource with a URI and the values of its variables. Raises LimpetError."""
     mime: str = "application/json"
     may_use: Callable[[Principal], bool] = lambda _: True
-    watches: Callable[[Mapping[str, str]], str] = lambda _: ""
-    """Return what a change of the resource is announced under, such as `run:ticket-42`; empty if it never changes."""
+    watches: Callable[[McpCall, Mapping[str, str]], Awaitable[str]] | None = None
+    """Returns what a change of the resource is announced under, such as `run:ticket-42`. None if none is announced."""
 
     @property
     def is_template(self) -> bool:

@@ -60,8 +60,10 @@ class ResourceKind:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of the operation."""
     reader: Reader | None = None
-    watches: str = "run:{run}"
-    """What announces a change, with variables in braces; empty for content that never changes."""
+    watches: str | Callable[[McpCall, Values], Awaitable[str]] = "run:{run}"
+    """What a change is announced under, with variables in braces; empty if none is announced."""
+    is_fixed: bool = False
+    """Whether the content never changes."""
     mime: str = JSON
 
 
@@ -86,9 +88,12 @@ def _offer(kind: ResourceKind, operation: Operation) -> ResourceOffer:
                 found = await call.run(operation.name, {**given, **kind.fixed})
         if isinstance(found, t.ReadResourceResult):
             return found
-        ttl = 0 if kind.watches else FIXED
+        ttl = FIXED if kind.is_fixed else 0
         content = t.TextResourceContents(uri=uri, mime_type=kind.mime, text=json_text(found), _meta=MARK)
         return t.ReadResourceResult(contents=[content], ttl_ms=ttl, cache_scope="private")
+
+    async def watches(call: McpCall, values: Values) -> str:
+        return kind.watches.format_map(values) if isinstance(kind.watches, str) else await kind.watches(call, values)
 
     return ResourceOffer(
         template=kind.template,
@@ -97,7 +102,7 @@ def _offer(kind: ResourceKind, operation: Operation) -> ResourceOffer:
         mime=kind.mime,
         read=read,
         may_use=lambda who: may(who, *operation.needs),
-        watches=lambda values: kind.watches.format_map(values),
+        watches=watches if kind.watches else None,
     )
 
 
@@ -147,6 +152,10 @@ async def _conversation(call: McpCall, _: str, values: Values) -> Any:
     return await call.run("messages", {"conversation": (await call.app.info(values["run"])).conversation})
 
 
+async def _watched_conversation(call: McpCall, values: Values) -> str:
+    return f"run:{(await call.app.info(values['run'])).conversation}"
+
+
 ARTIFACT = f"{RUN}/artifacts/{{artifact}}"
 STEP = f"{RUN}/steps/{{step}}"
 RESOURCES: tuple[ResourceKind, ...] = (
@@ -169,6 +178,7 @@ RESOURCES: tuple[ResourceKind, ...] = (
         description="State of a run just before a step.",
         parameters={"step": "before"},
         watches="",
+        is_fixed=True,
     ),
     ResourceKind(
         template=f"{STEP}/after",
@@ -177,6 +187,7 @@ RESOURCES: tuple[ResourceKind, ...] = (
         description="State of a run just after a step was settled.",
         parameters={"step": "after"},
         watches="",
+        is_fixed=True,
     ),
     ResourceKind(template=f"{RUN}/diff{{?step,since,until}}", name="diff", operation="diff"),
     ResourceKind(template=f"{RUN}/context", name="context", operation="context"),
@@ -188,7 +199,13 @@ RESOURCES: tuple[ResourceKind, ...] = (
         reader=_artifacts,
     ),
     ResourceKind(
-        template=ARTIFACT, name="artifact", operation="artifact", reader=_artifact, watches="", mime="text/plain"
+        template=ARTIFACT,
+        name="artifact",
+        operation="artifact",
+        reader=_artifact,
+        watches="",
+        is_fixed=True,
+        mime="text/plain",
     ),
     ResourceKind(
         template=f"{RUN}/conversation",
@@ -196,9 +213,10 @@ RESOURCES: tuple[ResourceKind, ...] = (
         operation="messages",
         description="Newest messages of the conversation that a run takes part in.",
         reader=_conversation,
+        watches=_watched_conversation,
     ),
     ResourceKind(template="limpet://inbox", name="inbox", operation="inbox", watches="inbox"),
     ResourceKind(template="limpet://sessions", name="sessions", operation="sessions", watches="runs"),
-    ResourceKind(template="limpet://agents", name="agents", operation="agents", watches="agents"),
+    ResourceKind(template="limpet://agents", name="agents", operation="agents", watches=""),
 )
 """The kinds of resources, in the order in which clients see their templates."""

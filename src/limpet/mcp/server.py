@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from importlib.metadata import version
+from secrets import token_bytes
 from typing import Any
 
 import mcp_types as t
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.server.stdio import stdio_server
 from starlette.types import ASGIApp
 
@@ -24,11 +26,15 @@ from limpet.mcp.resources import ResourceTable
 from limpet.mcp.tool_calls import ToolTable, operation_tools
 from limpet.service.access import PRINCIPAL
 from limpet.service.app import App
+from limpet.service.decision_links import LinkKeys
 from limpet.service.operation import operations_of
 from limpet.service.tokens import TENANT
 
 __all__ = ["VIEWER", "over_http", "over_pipes", "server_of"]
 
+NAME = "limpet"
+# Seconds in which a person fills in a form.
+FORM_LASTS = 3_600.0
 VIEWER = Principal(name="", door="mcp", roles=("viewer",))
 """The caller over stdio, unless the command line says another one."""
 INSTRUCTIONS = (
@@ -40,14 +46,20 @@ INSTRUCTIONS = (
 
 
 def server_of(
-    apps: Mapping[str, App], *, local: Principal = VIEWER, also: Offer | None = None, public_url: str = ""
+    apps: Mapping[str, App],
+    *,
+    local: Principal = VIEWER,
+    also: Offer | None = None,
+    public_url: str = "",
+    link_keys: LinkKeys | None = None,
 ) -> Server[Any]:
     """Return a server over open apps, by tenant.
 
     `local` is the caller over stdio and in memory. `also` has further tools, resources and prompts. `public_url` is the
-    address of the dashboard, for links.
+    address of the dashboard, and `link_keys` sign links to decide requests there. They also seal the state of forms;
+    without them, a form is valid for the process that made it.
     """
-    return _Served(apps, local, also or Offer(), public_url).server()
+    return _Served(apps, local, also or Offer(), public_url, link_keys).server()
 
 
 async def over_pipes(app: App, local: Principal = VIEWER) -> None:
@@ -58,17 +70,19 @@ async def over_pipes(app: App, local: Principal = VIEWER) -> None:
 
 
 def over_http(
-    apps: Mapping[str, App], *, also: Offer | None = None, public_url: str = ""
+    apps: Mapping[str, App], *, also: Offer | None = None, public_url: str = "", link_keys: LinkKeys | None = None
 ) -> tuple[ASGIApp, Callable[[], AbstractAsyncContextManager[None]]]:
     """Return an ASGI application to mount behind a guard, and a context to enter while it serves."""
-    return mounted(server_of(apps, also=also, public_url=public_url))
+    return mounted(server_of(apps, also=also, public_url=public_url, link_keys=link_keys))
 
 
 class _Served:
     """Handlers of MCP requests."""
 
-    def __init__(self, apps: Mapping[str, App], local: Principal, also: Offer, public_url: str) -> None:
-        self._apps, self._local, self._public_url = apps, local, public_url
+    def __init__(
+        self, apps: Mapping[str, App], local: Principal, also: Offer, public_url: str, link_keys: LinkKeys | None
+    ) -> None:
+        self._apps, self._local, self._public_url, self._link_keys = apps, local, public_url, link_keys
         self._operations = operations_of(type(apps[TENANT]))
         tools = [*operation_tools(self._operations), *also.tools]
         self._tools = ToolTable({each.shown.name: each for each in tools})
@@ -76,8 +90,8 @@ class _Served:
 
     def server(self) -> Server[Any]:
         """Return a server with these handlers."""
-        return Server(
-            "limpet",
+        made: Server[Any] = Server(
+            NAME,
             version=version("limpet"),
             title="Limpet",
             instructions=INSTRUCTIONS,
@@ -87,10 +101,19 @@ class _Served:
             on_list_resource_templates=self._list_templates,
             on_read_resource=self._read_resource,
         )
+        keys = None if self._link_keys is None else self._link_keys.derived("mcp request state")
+        sealing = RequestStateSecurity(
+            keys=keys or [token_bytes(32)], ttl=FORM_LASTS, bind_principal=lambda asked: _identity(self._caller(asked))
+        )
+        made.middleware.append(RequestStateBoundary(sealing, default_audience=NAME))
+        return made
+
+    def _caller(self, asked: ServerRequestContext[Any]) -> Principal:
+        """Return the authenticated caller over HTTP, or the process that started this one."""
+        return self._local if asked.request is None else replace(asked.request.scope[PRINCIPAL], door="mcp")
 
     def _call(self, asked: ServerRequestContext[Any]) -> McpCall:
-        """Return a request with its caller: the authenticated one over HTTP, or the process that started this one."""
-        who = self._local if asked.request is None else replace(asked.request.scope[PRINCIPAL], door="mcp")
+        who = self._caller(asked)
         return McpCall(
             context=asked,
             app=self._apps[who.tenant or TENANT],
@@ -98,6 +121,7 @@ class _Served:
             operations=self._operations,
             publish=lambda _: None,
             public_url=self._public_url,
+            link_keys=self._link_keys,
         )
 
     async def _list_tools(self, asked: ServerRequestContext[Any], _: object) -> t.ListToolsResult:
@@ -118,3 +142,8 @@ class _Served:
         self, asked: ServerRequestContext[Any], wanted: t.ReadResourceRequestParams
     ) -> t.ReadResourceResult:
         return await self._resources.read(self._call(asked), str(wanted.uri))
+
+
+def _identity(who: Principal) -> str:
+    """Return a text for whom the state of a form is valid."""
+    return "\0".join((who.tenant, who.kind, who.name))

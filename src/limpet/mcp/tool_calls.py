@@ -8,18 +8,22 @@ from typing import Any
 import mcp_types as t
 from mcp import MCPError
 
-from limpet.errors import InvalidArgument, LimpetError
+from limpet.errors import InvalidArgument, LimpetError, NeedsPerson
 from limpet.mcp.offer import McpCall, ToolOffer, ToolReply
+from limpet.mcp.person_forms import Proposed, form_of, how_to_decide, key_of, reply_of, send_decision
 from limpet.mcp.tool_results import fitted, items_that_fit, refusal, result_of, size_of, tool_error
 from limpet.mcp.tool_table import BEHIND_QUERY, QUERY, is_offered, query_tool, tool_of
 from limpet.service.access import may
 from limpet.service.operation import Operation
+from limpet.service.resolve import open_request
 
 __all__ = ["IDEMPOTENCY_KEY", "ToolTable", "operation_tools"]
 
 IDEMPOTENCY_KEY = "limpet/idempotency_key"
 """Key in a call's metadata: a command that is repeated with the same value has no further effect."""
 LONGEST_KEY = 255
+FORM = "decision"
+"""Key of the form in which a person decides."""
 # Queries that bound their result themselves, and the parameter that says so.
 OWN_SIZE = {"context": "max_bytes", "artifact": "limit", "value": "limit"}
 
@@ -59,7 +63,13 @@ def operation_tools(operations: Mapping[str, Operation]) -> list[ToolOffer]:
 
 def _tool(operation: Operation) -> ToolOffer:
     async def run(call: McpCall, wanted: t.CallToolRequestParams) -> ToolReply:
-        return result_of(await run_bounded(call, operation, dict(wanted.arguments or {})))
+        given = dict(wanted.arguments or {})
+        if operation.is_command and wanted.request_state is not None:
+            return await decided(call, Proposed(operation.name, given), wanted)
+        try:
+            return result_of(await run_bounded(call, operation, given))
+        except NeedsPerson as error:
+            return await ask_person(call, Proposed(operation.name, given), error.request)
 
     return ToolOffer(
         shown=tool_of(operation),
@@ -106,6 +116,29 @@ async def run_bounded(call: McpCall, operation: Operation, arguments: dict[str, 
     found = fitted(await call.run(operation.name, {**arguments, count: fitting}), size)
     parts = [f"$.items: {whole - fitting} of {whole} items", *found.get("left_out", {}).get("parts", ())]
     return {**found, "left_out": {"parts": parts, "read": "Pass `next` as cursor, or a larger max_bytes."}}
+
+
+async def ask_person(call: McpCall, proposed: Proposed, request: str) -> ToolReply:
+    """Show the person at the client a form, or return an error that says where they decide."""
+    found = await open_request(call.app.store, request)
+    form = form_of(found, proposed) if call.has_forms else None
+    if form is None or not (call.is_modern or call.context.session.can_send_request):
+        return result_of(await how_to_decide(call, found), is_error=True)
+    if call.is_modern:
+        return t.InputRequiredResult(input_requests={FORM: form.shown}, request_state=key_of(found))
+    params = form.shown.params
+    assert isinstance(params, t.ElicitRequestFormParams)
+    reply = await call.context.session.elicit_form(params.message, params.requested_schema, call.context.request_id)
+    return result_of(await send_decision(call, key_of(found), reply_of(reply), proposed))
+
+
+async def decided(call: McpCall, proposed: Proposed, wanted: t.CallToolRequestParams) -> ToolReply:
+    """Record the decision of a form. The request state was sealed by this server for this caller and these arguments;
+    it names what the form showed.
+    """
+    assert wanted.request_state is not None
+    reply = reply_of((wanted.input_responses or {}).get(FORM))
+    return result_of(await send_decision(call, wanted.request_state, reply, proposed))
 
 
 def command_id_of(call: McpCall, operation: str) -> str | None:
