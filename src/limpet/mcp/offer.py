@@ -78,7 +78,9 @@ class McpCall:
 class ToolOffer:
     """A tool: how clients see it, who may use it, and what it does."""
 
-    shown: t.Tool
+    name: str
+    shown: Callable[[Principal], t.Tool]
+    """Returns the tool as a caller sees it."""
     run: Callable[[McpCall, t.CallToolRequestParams], Awaitable[ToolReply]]
     """Raises LimpetError, which the client gets as a result with `isError`."""
     may_use: Callable[[Principal], bool] = lambda _: True

@@ -20,9 +20,14 @@ from starlette.types import ASGIApp
 
 from limpet.engine.execution.principal import Principal
 from limpet.mcp.http_mount import mounted
+from limpet.mcp.completions import completed
 from limpet.mcp.offer import McpCall, Offer
+from limpet.mcp.prompt_table import PromptTable, operation_prompts
 from limpet.mcp.resource_table import operation_resources
 from limpet.mcp.resources import ResourceTable
+from limpet.mcp.run_tasks import RunTasks, task_notice
+from limpet.mcp.run_waits import wait_offer
+from limpet.mcp.subscriptions import Changes, Listening
 from limpet.mcp.tool_calls import ToolTable, operation_tools
 from limpet.service.access import PRINCIPAL
 from limpet.service.app import App
@@ -84,9 +89,13 @@ class _Served:
     ) -> None:
         self._apps, self._local, self._public_url, self._link_keys = apps, local, public_url, link_keys
         self._operations = operations_of(type(apps[TENANT]))
-        tools = [*operation_tools(self._operations), *also.tools]
-        self._tools = ToolTable({each.shown.name: each for each in tools})
+        tools = [*operation_tools(self._operations), wait_offer(self._operations["info"].needs), *also.tools]
+        self._tools = ToolTable({each.name: each for each in tools})
         self._resources = ResourceTable([*operation_resources(self._operations), *also.resources])
+        self._prompts = PromptTable([*operation_prompts(self._operations), *also.prompts])
+        self._tasks = RunTasks(self._call)
+        self._listening = Listening(self._resources, task_notice)
+        self._changes = {tenant: Changes(app) for tenant, app in apps.items()}
 
     def server(self) -> Server[Any]:
         """Return a server with these handlers."""
@@ -100,7 +109,12 @@ class _Served:
             on_list_resources=self._list_resources,
             on_list_resource_templates=self._list_templates,
             on_read_resource=self._read_resource,
+            on_subscriptions_listen=self._listen,
+            on_list_prompts=self._list_prompts,
+            on_get_prompt=self._get_prompt,
+            on_completion=self._complete,
         )
+        self._tasks.add_to(made)
         keys = None if self._link_keys is None else self._link_keys.derived("mcp request state")
         sealing = RequestStateSecurity(
             keys=keys or [token_bytes(32)], ttl=FORM_LASTS, bind_principal=lambda asked: _identity(self._caller(asked))
@@ -119,7 +133,7 @@ class _Served:
             app=self._apps[who.tenant or TENANT],
             who=who,
             operations=self._operations,
-            publish=lambda _: None,
+            publish=self._changes[who.tenant or TENANT].publish,
             public_url=self._public_url,
             link_keys=self._link_keys,
         )
@@ -142,6 +156,24 @@ class _Served:
         self, asked: ServerRequestContext[Any], wanted: t.ReadResourceRequestParams
     ) -> t.ReadResourceResult:
         return await self._resources.read(self._call(asked), str(wanted.uri))
+
+    async def _listen(
+        self, asked: ServerRequestContext[Any], wanted: t.SubscriptionsListenRequestParams
+    ) -> t.SubscriptionsListenResult:
+        call = self._call(asked)
+        return await self._listening(call, self._changes[call.who.tenant or TENANT], wanted.notifications)
+
+    async def _list_prompts(self, asked: ServerRequestContext[Any], _: object) -> t.ListPromptsResult:
+        return self._prompts.listed(self._call(asked))
+
+    async def _get_prompt(
+        self, asked: ServerRequestContext[Any], wanted: t.GetPromptRequestParams
+    ) -> t.GetPromptResult:
+        return await self._prompts.get(self._call(asked), wanted.name, wanted.arguments or {})
+
+    async def _complete(self, asked: ServerRequestContext[Any], wanted: t.CompleteRequestParams) -> t.CompleteResult:
+        known = {} if wanted.context is None else wanted.context.arguments or {}
+        return await completed(self._call(asked), wanted.argument, known)
 
 
 def _identity(who: Principal) -> str:

@@ -42,16 +42,17 @@ class Changes:
         self._app = app
         self._streams: dict[_Stream, None] = {}
         self._reading: asyncio.Task[None] | None = None
+        self._ready: asyncio.Future[None] | None = None
 
     @asynccontextmanager
     async def given_to(self, stream: "_Stream") -> AsyncIterator[None]:
         """Give changes to a stream. Nothing is missed once this is entered."""
         self._streams[stream] = None
         try:
-            if self._reading is None or self._reading.done():
-                ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                self._reading = asyncio.create_task(self._read(ready), name="limpet:mcp-changes")
-                await ready
+            if self._ready is None or self._reading is None or self._reading.done():
+                self._ready = asyncio.get_running_loop().create_future()
+                self._reading = asyncio.create_task(self._read(self._ready), name="limpet:mcp-changes")
+            await asyncio.shield(self._ready)
             yield
         finally:
             del self._streams[stream]

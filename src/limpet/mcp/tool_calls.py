@@ -8,9 +8,11 @@ from typing import Any
 import mcp_types as t
 from mcp import MCPError
 
+from limpet.engine.execution.principal import Principal
 from limpet.errors import InvalidArgument, LimpetError, NeedsPerson
 from limpet.mcp.offer import McpCall, ToolOffer, ToolReply
 from limpet.mcp.person_forms import Proposed, form_of, how_to_decide, key_of, reply_of, send_decision
+from limpet.mcp.run_tasks import created
 from limpet.mcp.tool_results import fitted, items_that_fit, refusal, result_of, size_of, tool_error
 from limpet.mcp.tool_table import BEHIND_QUERY, QUERY, is_offered, query_tool, tool_of
 from limpet.service.access import may
@@ -37,7 +39,7 @@ class ToolTable:
     def listed(self, call: McpCall) -> t.ListToolsResult:
         """Return the tools that a caller may use."""
         return t.ListToolsResult(
-            tools=[each.shown for each in self._tools.values() if each.is_listed and each.may_use(call.who)]
+            tools=[each.shown(call.who) for each in self._tools.values() if each.is_listed and each.may_use(call.who)]
         )
 
     async def call(self, call: McpCall, wanted: t.CallToolRequestParams) -> ToolReply:
@@ -67,12 +69,15 @@ def _tool(operation: Operation) -> ToolOffer:
         if operation.is_command and wanted.request_state is not None:
             return await decided(call, Proposed(operation.name, given), wanted)
         try:
-            return result_of(await run_bounded(call, operation, given))
+            found = await run_bounded(call, operation, given)
+            return created(found) if operation.name == "start" and call.has_tasks else result_of(found)
         except NeedsPerson as error:
             return await ask_person(call, Proposed(operation.name, given), error.request)
 
+    tool = tool_of(operation)
     return ToolOffer(
-        shown=tool_of(operation),
+        name=operation.name,
+        shown=lambda _: tool,
         run=run,
         may_use=lambda who: may(who, *operation.needs),
         is_listed=operation.name not in BEHIND_QUERY,
@@ -92,8 +97,11 @@ def _query(behind: list[Operation]) -> ToolOffer:
         more = {} if size is None else {"max_bytes": size}
         return result_of(await run_bounded(call, by_name[name], {**arguments, **more}))
 
+    def shown(who: Principal) -> t.Tool:
+        return query_tool(each for each in behind if may(who, *each.needs))
+
     needs = {need for each in behind for need in each.needs}
-    return ToolOffer(shown=query_tool(behind), run=run, may_use=lambda who: may(who, *needs))
+    return ToolOffer(name=QUERY, shown=shown, run=run, may_use=lambda who: may(who, *needs))
 
 
 async def run_bounded(call: McpCall, operation: Operation, arguments: dict[str, Any]) -> Any:

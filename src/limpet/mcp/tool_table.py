@@ -11,13 +11,13 @@ import mcp_types as t
 
 from limpet.service.operation import Operation, Parameter
 
-__all__ = ["BEHIND_QUERY", "QUERY", "WAIT", "is_offered", "tool_of", "wait_tool"]
+__all__ = ["BEHIND_QUERY", "QUERY", "WAIT", "is_offered", "query_tool", "tool_of", "wait_tool"]
 
 QUERY, WAIT = "query", "wait"
 BEHIND_QUERY = frozenset({
     *("task", "tasks", "info", "input", "compare", "prompt", "timeline", "lineage", "value", "precedents", "grants"),
     *("scores", "conversations", "sessions", "decisions", "calls", "errors", "workers", "stats", "activity", "doctor"),
-    "verify",
+    *("verify", "artifact", "messages", "log"),
 })  # fmt: skip
 """Queries that `query` runs. They are not tools of their own in the list."""
 # Parameters that the list does not show.
@@ -29,14 +29,12 @@ HIDDEN: Mapping[str, frozenset[str]] = {
     "steps": frozenset({"seq"}),
     "state": frozenset({"at", "steps"}),
     "inbox": frozenset({"older_than", "risk"}),
-    "artifact": frozenset({"raw"}),
-    "messages": frozenset({"whole"}),
 }
 # Parameters that need no description.
 PLAIN = frozenset({
     *("run", "cursor", "limit", "last", "request", "conversation", "agent", "session", "text", "goal", "reason", "id"),
     *("name", "step", "max_tokens", "value", "since", "kind", "interrupt", "to", "newest", "because", "retract"),
-    *("questions", "sort", "status", "answered", "plan"),
+    *("questions", "sort", "status", "answered", "plan", "facts", "waits_for"),
 })  # fmt: skip
 SHORTER = {
     "state": "Show what a run knew, had done and decided: now, before or after a step, or after an event.",
@@ -93,7 +91,7 @@ def wait_tool() -> t.Tool:
 
 
 def _signature(operation: Operation) -> list[str]:
-    common = ("cursor", "last", "limit", "raw")
+    common = ("last", "limit", "raw", "whole")
     return [name + ("" if each.is_required else "?") for name, each in operation.sent.items() if name not in common]
 
 
