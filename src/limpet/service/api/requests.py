@@ -79,6 +79,10 @@ class Requests(AppCore):
             self._inbox.check_asked(found, only_for)
         return found
 
+    async def may_decide(self, request: Request, who: Principal) -> bool:
+        """Return whether a caller may decide a request."""
+        return await self._inbox.may_decide(request, who)
+
     @query("/requests/{request}/precedents", needs=("payloads", "decide"), is_large=True, example="01j9x")
     async def precedents(self, request: RequestId, /, *, caller: Caller = None) -> Page[Precedent]:
         """List what followed the call that a request is about in the agent's last 20 runs, the newest first.
