@@ -17,7 +17,7 @@ QUERY, WAIT = "query", "wait"
 BEHIND_QUERY = frozenset({
     *("task", "tasks", "info", "input", "compare", "prompt", "timeline", "lineage", "value", "precedents", "grants"),
     *("scores", "conversations", "sessions", "decisions", "calls", "errors", "workers", "stats", "activity", "doctor"),
-    *("verify", "artifact", "messages", "log"),
+    *("verify", "artifact", "messages", "log", "steps", "search", "records", "record_changes"),
 })  # fmt: skip
 """Queries that `query` runs. They are not tools of their own in the list."""
 # Parameters that the list does not show.
@@ -26,14 +26,14 @@ HIDDEN: Mapping[str, frozenset[str]] = {
     "fork": frozenset({"seq", "results", "reads", "model", "version", "budget", "deadline"}),
     "runs": frozenset({"parent", "fork_of", "labels", "scored", "until", "conversation", "user"}),
     "patch": frozenset({"source", "derived_from", "lower", "flags"}),
-    "steps": frozenset({"seq"}),
     "state": frozenset({"at", "steps"}),
+    "patch_record": frozenset({"source", "derived_from", "close", "unset"}),
     "inbox": frozenset({"older_than", "risk"}),
 }
 # Parameters that need no description.
 PLAIN = frozenset({
     *("run", "cursor", "limit", "last", "request", "conversation", "agent", "session", "text", "goal", "reason", "id"),
-    *("name", "step", "max_tokens", "value", "since", "kind", "interrupt", "to", "newest", "because", "retract"),
+    *("name", "step", "max_tokens", "value", "since", "interrupt", "to", "because", "retract", "record"),
     *("questions", "sort", "status", "answered", "plan", "facts", "waits_for"),
 })  # fmt: skip
 SHORTER = {
