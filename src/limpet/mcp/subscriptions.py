@@ -131,7 +131,9 @@ class Listening:
         self._resources, self._task_notice = resources, task_notice
         self._open: Counter[tuple[str, str]] = Counter()
 
-    async def __call__(self, call: McpCall, changes: Changes, wanted: t.SubscriptionFilter) -> t.SubscriptionsListenResult:
+    async def __call__(
+        self, call: McpCall, changes: Changes, wanted: t.SubscriptionFilter
+    ) -> t.SubscriptionsListenResult:
         """Send what changes until the client leaves, the server stops, or the caller's rights change."""
         key = (call.who.tenant, call.who.name)
         if self._open.total() >= MOST or self._open[key] >= OF_ONE_CALLER:
@@ -213,7 +215,7 @@ def _tasks_of(call: McpCall, wanted: t.SubscriptionFilter) -> list[str]:
 
 def missing_tasks() -> MCPError:
     """Return the error for a client that does not say that it supports tasks."""
-    needed = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
+    needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
     return MCPError(t.MISSING_REQUIRED_CLIENT_CAPABILITY, f"The client must declare the extension {TASKS}", needed)
 
 

@@ -117,7 +117,10 @@ async def run_bounded(call: McpCall, operation: Operation, arguments: dict[str, 
     if own is not None:
         return await call.run(operation.name, {**arguments, own: size})
     found = await call.run(operation.name, arguments)
-    fitting, count = items_that_fit(found, size), next((each for each in ("limit", "last") if each in operation.sent), "")
+    fitting, count = (
+        items_that_fit(found, size),
+        next((each for each in ("limit", "last") if each in operation.sent), ""),
+    )
     if fitting is None or not count or fitting >= len(found["items"]):
         return fitted(found, size)
     whole = len(found["items"])

@@ -10,7 +10,18 @@ from limpet.errors import InvalidArgument, InvalidValue, LimpetError, NotFound
 from limpet.service.json_values import error_json
 from limpet.service.operation import MAX_BYTES, bounded
 
-__all__ = ["DATA", "MARK", "MAX_RESULT", "fitted", "items_that_fit", "json_text", "refusal", "result_of", "size_of", "tool_error"]
+__all__ = [
+    "DATA",
+    "MARK",
+    "MAX_RESULT",
+    "fitted",
+    "items_that_fit",
+    "json_text",
+    "refusal",
+    "result_of",
+    "size_of",
+    "tool_error",
+]
 
 MAX_RESULT = 20_000
 """Maximum size of a result in bytes, unless the call says another one."""

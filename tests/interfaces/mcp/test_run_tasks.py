@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 from mcp import Client, MCPError
 from mcp.client.extension import advertise
-from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, ElicitResult, Request, Result
+from mcp_types import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
+    ElicitResult,
+    Request,
+    Result,
+)
 
 import limpet
 from limpet.mcp.offer import TASKS
@@ -190,8 +197,8 @@ async def test_wait_returns_when_a_run_has_ended_and_reports_progress(mode: Any)
     """Closing the request, or a time that is over, leaves the run as it is."""
     seen: list[tuple[float, str | None]] = []
 
-    async def progress(value: float, _: float | None, message: str | None) -> None:
-        seen.append((value, message))
+    async def progress(progress: float, total: float | None, message: str | None) -> None:
+        seen.append((progress, message))
 
     async with opened() as app, connected(app, mode=mode) as client:
         request = await waiting(app, asker, "boats", "r")
