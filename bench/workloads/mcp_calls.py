@@ -45,8 +45,40 @@ if sys.argv[1:] == ["http"]:
 else:
     server.run("stdio")
 """
+WITH_ECHO = """\
+import asyncio, sys
+import mcp_types as t
+import limpet
+from limpet.mcp.offer import Offer, ToolOffer
+from limpet.mcp.server import over_http, server_of
+from mcp.server.stdio import stdio_server
+
+URL, HOW, TOKEN = sys.argv[1:]
+SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+
+async def echo(_, wanted):
+    said = wanted.arguments["text"]
+    return t.CallToolResult(content=[t.TextContent(text=said)], structured_content={"result": said})
+
+also = Offer(tools=[ToolOffer(shown=t.Tool(name="echo", description="", input_schema=SCHEMA), run=echo)])
+
+async def main():
+    async with limpet.open(URL, worker=False) as app:
+        if HOW == "stdio":
+            server = server_of({"main": app}, also=also)
+            async with stdio_server() as (reading, writing):
+                await server.run(reading, writing, server.create_initialization_options())
+        else:
+            from limpet.web.server import ServerOptions, serve
+            options = ServerOptions(
+                host="127.0.0.1", port=0, token=TOKEN, rate=1e6, also={"/mcp": over_http({"main": app}, also=also)}
+            )
+            await serve({"main": app}, options, lambda url: print('{"url": "%s"}' % url, flush=True))
+
+asyncio.run(main())
+"""
 ECHO = ("echo", {"text": "x" * 200})
-INFO = ("info", {"run": "r-0"})
+TOOLS = {"echo": ECHO, "info": ("info", {"run": "r-0"})}
 Call = Callable[[int], Any]
 
 
@@ -57,12 +89,16 @@ async def called(run: limpet.Run, number: int) -> int:
     return number
 
 
-def mcp_calls(url: str, how: str, calls: int) -> dict[str, float]:
-    """Return calls a second of Limpet and of a minimal server, Limpet's share of it in percent, and milliseconds."""
+def mcp_calls(url: str, how: str, tool: str, calls: int) -> dict[str, float]:
+    """Return calls a second of Limpet and of a minimal server, Limpet's share of it in percent, and milliseconds.
+
+    `tool` is echo, which both servers have, or info, which reads a run.
+    """
     asyncio.run(_filled(url))
     connect = _over_http if how == "http" else _over_stdio
+    command = _command(url, how) if tool == "info" else [sys.executable, "-c", WITH_ECHO, url, how, TOKEN]
     with ExitStack() as stack:
-        ours = stack.enter_context(connect(_command(url, how), INFO))
+        ours = stack.enter_context(connect(command, TOOLS[tool]))
         minimal = stack.enter_context(connect([sys.executable, "-c", MINIMAL, how], ECHO))
         taken: dict[Call, list[float]] = {ours: [], minimal: []}
         for number in range(BATCHES + 1):
@@ -82,7 +118,7 @@ def mcp_start(url: str, times: int) -> dict[str, float]:
         process = subprocess.Popen(_command(url, "stdio"), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(_request(0, *INFO))
+        process.stdin.write(_request(0, *TOOLS["info"]))
         process.stdin.flush()
         _answer(process.stdout.readline())
         taken = time.monotonic() - begun

@@ -1,20 +1,16 @@
-"""Tools of the official suite that need input of the client before they answer (SEP-2322)."""
+"""Tools of the official suite that need input of the client before they answer (SEP-2322). The server seals the state that they send."""
 
-import hmac
 import json
 from collections.abc import Callable, Mapping
-from hashlib import sha256
 from typing import Any
 
 import mcp_types as t
-from mcp import MCPError
 
 from limpet.mcp.offer import McpCall, ToolOffer, ToolReply
 from tests.mcp_conformance.content import text_result, tool
 
-__all__ = ["asking", "elicit", "input_tools", "needs", "signed"]
+__all__ = ["asking", "elicit", "input_tools", "needs"]
 
-KEY = b"the key of the fixtures"
 ROOTS: dict[str, Any] = {"method": "roots/list", "params": {}}
 Responses = Mapping[str, Any]
 
@@ -36,18 +32,6 @@ def needs(requests: Mapping[str, Any], state: str | None = None) -> t.InputRequi
     return t.InputRequiredResult.model_validate({"inputRequests": dict(requests), "requestState": state})
 
 
-def signed(state: str) -> str:
-    """Return a state that cannot be changed."""
-    return f"{state}.{hmac.new(KEY, state.encode(), sha256).hexdigest()}"
-
-
-def _verified(state: str | None) -> str:
-    text, _, _ = (state or "").rpartition(".")
-    if not hmac.compare_digest(signed(text).encode(), (state or "").encode()):
-        raise MCPError(t.INVALID_PARAMS, "The request state is not one that this server sent.")
-    return text
-
-
 def _filled(responses: Responses, key: str) -> Any:
     """Return what the client sent for a key, None if it is missing or was declined."""
     found = responses.get(key)
@@ -63,10 +47,8 @@ def asking(
 
     async def run(_: McpCall, wanted: t.CallToolRequestParams) -> ToolReply:
         given = wanted.input_responses or {}
-        if state is not None and wanted.request_state is not None:
-            _verified(wanted.request_state)
         if not given or any(_filled(given, key) is None for key in requests):
-            return needs(requests, None if state is None else signed(state))
+            return needs(requests, state)
         return text_result(done({key: _filled(given, key) for key in requests}))
 
     return tool(name, run)
@@ -75,13 +57,13 @@ def asking(
 async def _multi_round(_: McpCall, wanted: t.CallToolRequestParams) -> ToolReply:
     given = wanted.input_responses or {}
     if wanted.request_state is None:
-        return needs({"step1": elicit("Step 1: What is your name?", "name")}, signed("1"))
-    at = _verified(wanted.request_state)
+        return needs({"step1": elicit("Step 1: What is your name?", "name")}, "1")
+    at = wanted.request_state
     if at == "1" and _filled(given, "step1") is not None:
-        return needs({"step2": elicit("Step 2: What is your favorite color?", "color")}, signed("2"))
+        return needs({"step2": elicit("Step 2: What is your favorite color?", "color")}, "2")
     if at == "2" and _filled(given, "step2") is not None:
         return text_result(f"done: {_filled(given, 'step2')['color']}")
-    return needs({f"step{at}": elicit(f"Step {at}, again", "name" if at == "1" else "color")}, signed(at))
+    return needs({f"step{at}": elicit(f"Step {at}, again", "name" if at == "1" else "color")}, at)
 
 
 async def _by_capability(call: McpCall, wanted: t.CallToolRequestParams) -> ToolReply:

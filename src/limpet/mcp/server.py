@@ -104,6 +104,7 @@ class _Served:
             version=version("limpet"),
             title="Limpet",
             instructions=INSTRUCTIONS,
+            get_tool_input_schema=self._tools.schema_of,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
             on_list_resources=self._list_resources,

@@ -36,6 +36,11 @@ class ToolTable:
     def __init__(self, tools: Mapping[str, ToolOffer]) -> None:
         self._tools = tools
 
+    def schema_of(self, name: str) -> Mapping[str, Any] | None:
+        """Return the schema of a tool's arguments, None for an unknown tool."""
+        found = self._tools.get(name)
+        return None if found is None else found.shown.input_schema
+
     def listed(self, call: McpCall) -> t.ListToolsResult:
         """Return the tools that a caller may use."""
         return t.ListToolsResult(
