@@ -16,13 +16,14 @@ __all__ = ["EMPTY", "prompts", "resources", "text_result", "tool", "tools"]
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
 WAV = "UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAEAfAAABAAgAZGF0YQAAAAA="
 EMPTY: dict[str, Any] = {"type": "object", "properties": {}}
+ASKING = "test_input_required_result_prompt"
 Run = Callable[[McpCall, t.CallToolRequestParams], Awaitable[ToolReply]]
 
 
 def tool(name: str, run: Run, schema: Mapping[str, Any] | None = None, **more: Any) -> ToolOffer:
     """Return a tool of the suite."""
     shown = t.Tool(name=name, description=f"Fixture {name}.", input_schema=dict(schema or EMPTY))
-    return ToolOffer(shown=shown, run=run, **more)
+    return ToolOffer(name=name, shown=lambda _: shown, run=run, **more)
 
 
 def text_result(text: str, *, is_error: bool = False) -> t.CallToolResult:
@@ -50,14 +51,14 @@ async def _with_progress(call: McpCall, _: t.CallToolRequestParams) -> ToolReply
 
 async def _with_logging(call: McpCall, _: t.CallToolRequestParams) -> ToolReply:
     for each in ("Tool execution started", "Tool processing data", "Tool execution completed"):
-        await call.context.session.send_log_message("info", each)  # type: ignore[deprecated]
+        await call.context.session.send_log_message("info", each)
         await asyncio.sleep(0.05)  # noqa: TID251 - the suite asks for it
     return text_result("done")
 
 
 async def _sampling(call: McpCall, wanted: t.CallToolRequestParams) -> ToolReply:
     said = t.SamplingMessage(role="user", content=t.TextContent(text=(wanted.arguments or {})["prompt"]))
-    found = await call.context.session.create_message([said], max_tokens=100)  # type: ignore[deprecated]
+    found = await call.context.session.create_message([said], max_tokens=100)
     return text_result(f"LLM response: {found.content}")
 
 
@@ -74,7 +75,7 @@ def _eliciting(name: str, message: str, schema: Mapping[str, Any], given: Mappin
 async def _missing_capability(call: McpCall, _: t.CallToolRequestParams) -> ToolReply:
     known = call.context.session.client_capabilities
     if known is None or known.sampling is None:
-        needed = {"requiredCapabilities": {"sampling": {}}}
+        needed: dict[str, Any] = {"requiredCapabilities": {"sampling": {}}}
         raise MCPError(t.MISSING_REQUIRED_CLIENT_CAPABILITY, "Missing required client capability", needed)
     return text_result("sampling is there")
 
@@ -208,6 +209,16 @@ def resources() -> list[ResourceOffer]:
     ]
 
 
+async def _asking_prompt(call: McpCall, _: Mapping[str, str]) -> list[t.PromptMessage] | t.InputRequiredResult:
+    given = (call.context.params or {}).get("inputResponses", {}).get("user_context")
+    if given is None:
+        schema = {"type": "object", "properties": {"context": {"type": "string"}}, "required": ["context"]}
+        params = t.ElicitRequestFormParams(message="What context should the prompt use?", requested_schema=schema)
+        return t.InputRequiredResult(input_requests={"user_context": t.ElicitRequest(params=params)})
+    said = t.TextContent(text=f"Use this context: {given['content']['context']}")
+    return [t.PromptMessage(role="user", content=said)]
+
+
 def prompts() -> list[PromptOffer]:
     """Return the prompts."""
 
@@ -226,6 +237,7 @@ def prompts() -> list[PromptOffer]:
         return t.TextContent(text=words)
 
     return [
+        PromptOffer(shown=t.Prompt(name=ASKING, description="Fixture."), messages=_asking_prompt),
         prompt("test_simple_prompt", lambda _: [text("This is a simple prompt for testing.")]),
         prompt(
             "test_prompt_with_arguments",

@@ -1,4 +1,4 @@
-"""Tools of the official suite that need input of the client before they answer (SEP-2322). The server seals the state that they send."""
+"""Tools of the official suite that need input of the client (SEP-2322). The server seals the state that they send."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ import mcp_types as t
 from limpet.mcp.offer import McpCall, ToolOffer, ToolReply
 from tests.mcp_conformance.content import text_result, tool
 
-__all__ = ["asking", "elicit", "input_tools", "needs"]
+__all__ = ["asking", "elicit", "filled", "input_tools", "needs"]
 
 ROOTS: dict[str, Any] = {"method": "roots/list", "params": {}}
 Responses = Mapping[str, Any]
@@ -32,7 +32,7 @@ def needs(requests: Mapping[str, Any], state: str | None = None) -> t.InputRequi
     return t.InputRequiredResult.model_validate({"inputRequests": dict(requests), "requestState": state})
 
 
-def _filled(responses: Responses, key: str) -> Any:
+def filled(responses: Responses, key: str) -> Any:
     """Return what the client sent for a key, None if it is missing or was declined."""
     found = responses.get(key)
     if isinstance(found, t.ElicitResult):
@@ -47,9 +47,9 @@ def asking(
 
     async def run(_: McpCall, wanted: t.CallToolRequestParams) -> ToolReply:
         given = wanted.input_responses or {}
-        if not given or any(_filled(given, key) is None for key in requests):
+        if not given or any(filled(given, key) is None for key in requests):
             return needs(requests, state)
-        return text_result(done({key: _filled(given, key) for key in requests}))
+        return text_result(done({key: filled(given, key) for key in requests}))
 
     return tool(name, run)
 
@@ -59,10 +59,10 @@ async def _multi_round(_: McpCall, wanted: t.CallToolRequestParams) -> ToolReply
     if wanted.request_state is None:
         return needs({"step1": elicit("Step 1: What is your name?", "name")}, "1")
     at = wanted.request_state
-    if at == "1" and _filled(given, "step1") is not None:
+    if at == "1" and filled(given, "step1") is not None:
         return needs({"step2": elicit("Step 2: What is your favorite color?", "color")}, "2")
-    if at == "2" and _filled(given, "step2") is not None:
-        return text_result(f"done: {_filled(given, 'step2')['color']}")
+    if at == "2" and filled(given, "step2") is not None:
+        return text_result(f"done: {filled(given, 'step2')['color']}")
     return needs({f"step{at}": elicit(f"Step {at}, again", "name" if at == "1" else "color")}, at)
 
 

@@ -14,7 +14,7 @@ from limpet import web
 from limpet.mcp import over_http
 from limpet.mcp.offer import Offer
 from limpet.service.tokens import TENANT
-from tests.mcp_conformance import content, inputs
+from tests.mcp_conformance import content, inputs, work
 
 __all__ = ["offer"]
 
@@ -22,14 +22,14 @@ TOKEN = "conformance-" + "0" * 20
 
 
 def caller(token: str) -> limpet.Principal | None:
-    """Return who the suite is: an operator."""
-    return limpet.Principal(name="suite", kind="service", roles=("operator",)) if token == TOKEN else None
+    """Return who the suite is: a person who operates and decides."""
+    return limpet.Principal(name="suite", roles=("operator", "approver")) if token == TOKEN else None
 
 
 def offer() -> Offer:
     """Return the fixtures."""
     return Offer(
-        tools=[*content.tools(), *inputs.input_tools()],
+        tools=[*content.tools(), *inputs.input_tools(), *work.work_tools()],
         resources=content.resources(),
         prompts=content.prompts(),
     )
@@ -48,7 +48,7 @@ def with_token(inside: ASGIApp) -> ASGIApp:
 
 async def main() -> None:
     """Serve until the process ends."""
-    app = limpet.open("memory:")
+    app = limpet.open("memory:", agents=work.AGENTS)
     served = web.asgi(app, auth=caller, also={"/mcp": over_http({TENANT: app}, also=offer())}, rate=100_000)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))

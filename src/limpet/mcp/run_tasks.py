@@ -3,7 +3,7 @@
 A run that waits for a person is `input_required`, if the caller may decide: the client shows the forms of its requests.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mcp_types as t

@@ -19,8 +19,8 @@ from mcp.server.stdio import stdio_server
 from starlette.types import ASGIApp
 
 from limpet.engine.execution.principal import Principal
-from limpet.mcp.http_mount import mounted
 from limpet.mcp.completions import completed
+from limpet.mcp.http_mount import mounted
 from limpet.mcp.offer import McpCall, Offer
 from limpet.mcp.prompt_table import PromptTable, operation_prompts
 from limpet.mcp.resource_table import operation_resources
@@ -169,7 +169,7 @@ class _Served:
 
     async def _get_prompt(
         self, asked: ServerRequestContext[Any], wanted: t.GetPromptRequestParams
-    ) -> t.GetPromptResult:
+    ) -> t.GetPromptResult | t.InputRequiredResult:
         return await self._prompts.get(self._call(asked), wanted.name, wanted.arguments or {})
 
     async def _complete(self, asked: ServerRequestContext[Any], wanted: t.CompleteRequestParams) -> t.CompleteResult:

@@ -131,7 +131,9 @@ class Listening:
         self._resources, self._task_notice = resources, task_notice
         self._open: Counter[tuple[str, str]] = Counter()
 
-    async def __call__(self, call: McpCall, changes: Changes, wanted: t.SubscriptionFilter) -> t.SubscriptionsListenResult:
+    async def __call__(
+        self, call: McpCall, changes: Changes, wanted: t.SubscriptionFilter
+    ) -> t.SubscriptionsListenResult:
         """Send what changes until the client leaves, the server stops, or the caller's rights change."""
         key = (call.who.tenant, call.who.name)
         if self._open.total() >= MOST or self._open[key] >= OF_ONE_CALLER:

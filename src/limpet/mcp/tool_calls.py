@@ -15,7 +15,7 @@ from limpet.mcp.person_forms import Proposed, form_of, how_to_decide, key_of, re
 from limpet.mcp.run_tasks import created
 from limpet.mcp.tool_results import fitted, items_that_fit, refusal, result_of, size_of, tool_error
 from limpet.mcp.tool_table import BEHIND_QUERY, QUERY, is_offered, query_tool, tool_of
-from limpet.service.access import may
+from limpet.service.access import LOCAL, may
 from limpet.service.operation import Operation
 from limpet.service.resolve import open_request
 
@@ -35,11 +35,11 @@ class ToolTable:
 
     def __init__(self, tools: Mapping[str, ToolOffer]) -> None:
         self._tools = tools
+        self._schemas = {name: each.shown(LOCAL).input_schema for name, each in tools.items()}
 
     def schema_of(self, name: str) -> Mapping[str, Any] | None:
         """Return the schema of a tool's arguments, None for an unknown tool."""
-        found = self._tools.get(name)
-        return None if found is None else found.shown.input_schema
+        return self._schemas.get(name)
 
     def listed(self, call: McpCall) -> t.ListToolsResult:
         """Return the tools that a caller may use."""
@@ -122,7 +122,10 @@ async def run_bounded(call: McpCall, operation: Operation, arguments: dict[str, 
     if own is not None:
         return await call.run(operation.name, {**arguments, own: size})
     found = await call.run(operation.name, arguments)
-    fitting, count = items_that_fit(found, size), next((each for each in ("limit", "last") if each in operation.sent), "")
+    fitting, count = (
+        items_that_fit(found, size),
+        next((each for each in ("limit", "last") if each in operation.sent), ""),
+    )
     if fitting is None or not count or fitting >= len(found["items"]):
         return fitted(found, size)
     whole = len(found["items"])

@@ -10,7 +10,18 @@ from limpet.errors import InvalidArgument, InvalidValue, LimpetError, NotFound
 from limpet.service.json_values import error_json
 from limpet.service.operation import MAX_BYTES, bounded
 
-__all__ = ["DATA", "MARK", "MAX_RESULT", "fitted", "items_that_fit", "json_text", "refusal", "result_of", "size_of", "tool_error"]
+__all__ = [
+    "DATA",
+    "MARK",
+    "MAX_RESULT",
+    "fitted",
+    "items_that_fit",
+    "json_text",
+    "refusal",
+    "result_of",
+    "size_of",
+    "tool_error",
+]
 
 MAX_RESULT = 20_000
 """Maximum size of a result in bytes, unless the call says another one."""
@@ -71,9 +82,12 @@ def fitted(plain: Any, size: int) -> Any:
     return {**found, "left_out": {"parts": truncated[:MOST_PARTS], "read": LARGER}}
 
 
-def refusal(error: LimpetError) -> MCPError:
-    """Return an error as an MCP error: invalid params if the client can correct it, else internal."""
-    told = error_json(error)
+def refusal(error: LimpetError, **more: str) -> MCPError:
+    """Return an error as an MCP error: invalid params if the client can correct it, else internal.
+
+    `more` is added to its data.
+    """
+    told = {**error_json(error), **more}
     is_theirs = isinstance(error, InvalidValue | NotFound)
     code = t.INVALID_PARAMS if is_theirs else t.INTERNAL_ERROR
     return MCPError(code, f"{told['message']} {told['hint']}", msgspec.to_builtins(told, enc_hook=str))

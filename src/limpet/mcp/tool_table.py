@@ -120,4 +120,6 @@ def _short(schema: Mapping[str, Any], parameter: Parameter) -> dict[str, Any]:
     if len(kinds) > 1:
         found["anyOf"] = kinds
     is_plain = parameter.name in PLAIN
-    return found if is_plain or not parameter.about.description else {**found, "description": parameter.about.description}
+    return (
+        found if is_plain or not parameter.about.description else {**found, "description": parameter.about.description}
+    )
