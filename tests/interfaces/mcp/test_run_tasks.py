@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 from mcp import Client, MCPError
 from mcp.client.extension import advertise
-from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, ElicitResult, Request, Result
+from mcp_types import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
+    ElicitResult,
+    Request,
+    Result,
+)
 
 import limpet
 from limpet.mcp.offer import TASKS
