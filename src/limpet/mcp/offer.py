@@ -113,7 +113,8 @@ class PromptOffer:
     """A prompt: how clients see it, who may use it, and its messages."""
 
     shown: t.Prompt
-    messages: Callable[[McpCall, Mapping[str, str]], Awaitable[Sequence[t.PromptMessage]]]
+    messages: Callable[[McpCall, Mapping[str, str]], Awaitable[Sequence[t.PromptMessage] | t.InputRequiredResult]]
+    """Returns the messages, or what a person has to fill in first. Raises LimpetError."""
     may_use: Callable[[Principal], bool] = lambda _: True
 
 

@@ -8,6 +8,7 @@ import mcp_types as t
 import msgspec
 
 from limpet.clock import to_microseconds
+from limpet.engine.definitions.schema_check import resolved
 from limpet.engine.execution.views import Request
 from limpet.errors import FormOutdated, NeedsPerson
 from limpet.mcp.offer import McpCall
@@ -25,6 +26,8 @@ LONGEST = 6_000
 NOTE: dict[str, Any] = {"type": "string", "title": "Note", "maxLength": 1_000}
 DECISION: dict[str, Any] = {"decision": {"type": "string", "title": "Decision", "enum": ["approve", "deny"]}}
 TYPES = ("string", "number", "integer", "boolean")
+OURS = ("decision", "answer", "note")
+"""Names of the fields of forms that are not those of an answer."""
 NO_REASON = "Rejected in the MCP client, without a reason."
 
 
@@ -43,9 +46,9 @@ class Proposed(NamedTuple):
 
 
 class FormReply(NamedTuple):
-    """What the person did with a form."""
+    """What the person did with a form. `fields` is an answer with a field for each of its properties."""
 
-    decision: Literal["approve", "deny", "answer", "none"]
+    decision: Literal["approve", "deny", "answer", "fields", "none"]
     note: str = ""
     answer: Any = None
 
@@ -75,8 +78,22 @@ def _field(request: Request) -> dict[str, Any] | None:
         return None
     if request.options and all(isinstance(each, str) for each in request.options):
         return {"answer": {"type": "string", "title": "Answer", "enum": list(request.options)}}
+    if fields := _fields(request):
+        return fields
     kind = "string" if not request.schema else request.schema.get("type")
     return {"answer": {"type": kind, "title": "Answer"}} if kind in TYPES and not request.options else None
+
+
+def _fields(request: Request) -> dict[str, Any] | None:
+    """Return a field for each property of an answer that is an object of plain values; None for another answer."""
+    if request.kind != "ask" or request.options or not request.schema:
+        return None
+    schema = resolved(request.schema, request.schema) or {}
+    found: dict[str, Any] = schema.get("properties", {})
+    is_plain = all(each.get("type") in TYPES and name not in OURS for name, each in found.items())
+    if not found or not is_plain or set(schema.get("required", ())) != set(found):
+        return None
+    return {name: {"type": each["type"], "title": name} for name, each in found.items()}
 
 
 def _message(request: Request, proposed: Proposed | None) -> str:
@@ -110,6 +127,8 @@ def reply_of(result: object) -> FormReply:
             return FormReply("deny", note)
         case {"answer": answer}:
             return FormReply("answer", note, answer)
+        case {} if result.content.keys() - {"note"}:
+            return FormReply("fields", note, {name: each for name, each in result.content.items() if name != "note"})
         case _:
             return FormReply("none")
 
@@ -121,7 +140,8 @@ async def send_decision(call: McpCall, key: str, reply: FormReply, proposed: Pro
     if the request shows something else than the form did.
     """
     request = key.partition(".")[0]
-    if key_of(await open_request(call.app.store, request)) != key:
+    shown = await open_request(call.app.store, request)
+    if key_of(shown) != key:
         raise FormOutdated(request=request)
     sent, given = call.confirmed(), {"request": request}
     command = f"form-{sha256(f'{key}:{call.who.name}:{reply.decision}'.encode()).hexdigest()[:40]}"
@@ -135,6 +155,9 @@ async def send_decision(call: McpCall, key: str, reply: FormReply, proposed: Pro
             return await sent.run("reject", {**given, "because": reply.note or NO_REASON}, command_id=command)
         case "answer":
             return await sent.run("answer", {**given, "answer": reply.answer}, command_id=command)
+        case "fields" if proposed is None and (fields := _fields(shown)) and fields.keys() <= reply.answer.keys():
+            answer = {name: reply.answer[name] for name in fields}
+            return await sent.run("answer", {**given, "answer": answer}, command_id=command)
         case _:
             fix = "The person did not agree. Do not ask again unless they want to."
             raise NeedsPerson(request=request, by=call.who.name, fix=fix)

@@ -44,16 +44,19 @@ class PromptTable:
         """Return the prompts that a caller may use."""
         return t.ListPromptsResult(prompts=[each.shown for each in self._offers.values() if each.may_use(call.who)])
 
-    async def get(self, call: McpCall, name: str, given: Mapping[str, str]) -> t.GetPromptResult:
+    async def get(
+        self, call: McpCall, name: str, given: Mapping[str, str]
+    ) -> t.GetPromptResult | t.InputRequiredResult:
         """Return the messages of a prompt. Raises MCPError."""
         offer = self._offers.get(name)
         try:
             if offer is None:
                 raise InvalidArgument(path="name", reason=f"there is no {name[:100]}, but {', '.join(self._offers)}")
             _check(offer.shown, given)
-            return t.GetPromptResult(
-                description=offer.shown.description, messages=list(await offer.messages(call, given))
-            )
+            found = await offer.messages(call, given)
+            if isinstance(found, t.InputRequiredResult):
+                return found
+            return t.GetPromptResult(description=offer.shown.description, messages=list(found))
         except LimpetError as error:
             raise refusal(error) from error
 

@@ -8,7 +8,7 @@ from limpet.errors import InvalidArgument, LimpetError, NotPermitted
 from limpet.mcp.offer import McpCall, ResourceOffer
 from limpet.mcp.resource_table import state_uri
 from limpet.mcp.tool_results import refusal
-from limpet.mcp.uris import matched
+from limpet.mcp.uris import LONGEST_URI, matched
 from limpet.service.access import roles_with
 
 __all__ = ["ResourceTable"]
@@ -56,7 +56,7 @@ class ResourceTable:
             offer, values = self.find(uri)
             return await offer.read(call, uri, values)
         except LimpetError as error:
-            raise refusal(error) from error
+            raise refusal(error, uri=uri[:LONGEST_URI]) from error
 
     def find(self, uri: str) -> tuple[ResourceOffer, Mapping[str, str]]:
         """Return the kind of a resource, and the values in its URI. Raises InvalidArgument."""

@@ -103,6 +103,7 @@ class _Served:
             version=version("limpet"),
             title="Limpet",
             instructions=INSTRUCTIONS,
+            get_tool_input_schema=self._tools.schema_of,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
             on_list_resources=self._list_resources,
@@ -172,7 +173,7 @@ class _Served:
 
     async def _get_prompt(
         self, asked: ServerRequestContext[Any], wanted: t.GetPromptRequestParams
-    ) -> t.GetPromptResult:
+    ) -> t.GetPromptResult | t.InputRequiredResult:
         return await self._prompts.get(self._call(asked), wanted.name, wanted.arguments or {})
 
     async def _complete(self, asked: ServerRequestContext[Any], wanted: t.CompleteRequestParams) -> t.CompleteResult:

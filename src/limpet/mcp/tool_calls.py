@@ -15,7 +15,7 @@ from limpet.mcp.person_forms import Proposed, form_of, how_to_decide, key_of, re
 from limpet.mcp.run_tasks import created
 from limpet.mcp.tool_results import fitted, items_that_fit, refusal, result_of, size_of, tool_error
 from limpet.mcp.tool_table import BEHIND_QUERY, QUERY, is_offered, query_tool, tool_of
-from limpet.service.access import may
+from limpet.service.access import LOCAL, may
 from limpet.service.operation import Operation
 from limpet.service.resolve import open_request
 
@@ -35,6 +35,11 @@ class ToolTable:
 
     def __init__(self, tools: Mapping[str, ToolOffer]) -> None:
         self._tools = tools
+        self._schemas = {name: each.shown(LOCAL).input_schema for name, each in tools.items()}
+
+    def schema_of(self, name: str) -> Mapping[str, Any] | None:
+        """Return the schema of a tool's arguments, None for an unknown tool."""
+        return self._schemas.get(name)
 
     def listed(self, call: McpCall) -> t.ListToolsResult:
         """Return the tools that a caller may use."""

@@ -82,9 +82,12 @@ def fitted(plain: Any, size: int) -> Any:
     return {**found, "left_out": {"parts": truncated[:MOST_PARTS], "read": LARGER}}
 
 
-def refusal(error: LimpetError) -> MCPError:
-    """Return an error as an MCP error: invalid params if the client can correct it, else internal."""
-    told = error_json(error)
+def refusal(error: LimpetError, **more: str) -> MCPError:
+    """Return an error as an MCP error: invalid params if the client can correct it, else internal.
+
+    `more` is added to its data.
+    """
+    told = {**error_json(error), **more}
     is_theirs = isinstance(error, InvalidValue | NotFound)
     code = t.INVALID_PARAMS if is_theirs else t.INTERNAL_ERROR
     return MCPError(code, f"{told['message']} {told['hint']}", msgspec.to_builtins(told, enc_hook=str))

@@ -45,6 +45,7 @@ from limpet.web.lazy_site import LazySite
 from limpet.web.limits import RATE, RequestLimits
 from limpet.web.oidc import Oidc
 from limpet.web.openapi import CREATING, ROOT, document
+from limpet.web.protected_resource import ProtectedResource, issuer_of
 from limpet.web.replies import answered, refused
 
 __all__ = ["Apps", "Mounted", "asgi", "opened", "routed"]
@@ -78,8 +79,9 @@ def asgi(  # noqa: PLR0913 - all by name, and few at a time
 
     A token that `limpet token create` made is looked up in the store. For other tokens, `auth` is a token, several
     tokens, or a function that returns whose token it is, as a `Principal` with roles, and None for an unknown one; the
-    default is LIMPET_TOKEN. A caller with such a token is the operator `env`. `tenants` are further apps by name; the
-    tenant in a token selects its store.
+    default is LIMPET_TOKEN. A caller with such a token is the operator `env`. If the function has an attribute
+    `issuer`, clients of the applications in `also` find their authorization server by it (RFC 9728). `tenants` are
+    further apps by name; the tenant in a token selects its store.
 
     `hosts` are the accepted host names, `origins` those whose pages may call the server from a browser. `public_url` is
     the server's address as callers see it, if a proxy is in front. Each caller may send `rate` requests a second. The
@@ -100,6 +102,8 @@ def asgi(  # noqa: PLR0913 - all by name, and few at a time
     pages: ASGIApp = guard
     if ui:
         pages = LazySite(guard, apps=apps, places=places, clock=clock, stopping=stops, link_alone=link_alone, oidc=oidc)
+    if also and (issuer := issuer_of(given)) is not None:
+        pages = ProtectedResource(pages, paths=also, issuer=issuer, places=places)
     return AccessLog(Health(pages, apps, clock, stops), clock)
 
 
