@@ -21,7 +21,7 @@ import limpet
 __all__ = ["mcp_calls", "mcp_start"]
 
 LIMPET = str(Path(sys.executable).with_name("limpet"))
-TOKEN = "0123456789abcdef0123456789abcdef"  # noqa: S105 - of a server on this machine, for a minute
+TOKEN = "0123456789abcdef0123456789abcdef"
 REVISION = "2026-07-28"
 BATCHES = 20
 MINIMAL = """\
