@@ -8,7 +8,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from itertools import product
+from itertools import count, product
 from typing import Any
 
 import httpx
@@ -63,6 +63,8 @@ MAY: Mapping[Role, set[str]] = {
     "worker": set(),
     "admin": LOOK | {"doctor", "move", "grant", "revoke", "prune", "tokens", "create_token", "revoke_token"},
 }
+COUNT = count()
+"""Callers of all roles patch a record at the same time, each another part of it."""
 WORDS = {"main": "bollard", "acme": "capstan"}
 """A word that is only in the data of one tenant."""
 
@@ -163,7 +165,7 @@ ARGUMENTS: Mapping[str, Callable[[Tenant], Arguments]] = {
     "scores": lambda t: {"run": t["done"]},
     "record": lambda t: {"record": t["board"]},
     "record_changes": lambda t: {"record": t["board"]},
-    "patch_record": lambda t: {"record": t["board"], "read": 2, "data": {"seen": True}},
+    "patch_record": lambda t: {"record": t["board"], "read": 2, "data": {f"seen {next(COUNT)}": True}},
     "fork": lambda t: {"run": t["done"], "at": 1},
     "say": lambda t: {"conversation": t["chat"], "text": "hello"},
     "messages": lambda t: {"conversation": t["chat"]},
