@@ -121,19 +121,12 @@ class CallableTool(NamedTuple):
             return error.summary
         except StepFailed as failed:
             return f"It failed: {failed.error_type}: {failed.message}"
-        except (
-            AgentFailed,
-            ContractError,
-            Expired,
-            InvalidPatch,
-            InvalidValue,
-            NotFound,
-            RecordConflict,
-            Stale,
-        ) as error:
+        except _TOLD as error:
             return f"It did not work: {error.summary}"
 
 
+# Errors that the model is told, so that it can do something else.
+_TOLD = (AgentFailed, ContractError, Expired, InvalidPatch, InvalidValue, NotFound, RecordConflict, Stale)
 Usable = Tool[..., Any, Any] | Agent[Any, Any] | External[..., Any] | Toolbox
 """Everything that an LLM agent can use as a tool."""
 
