@@ -83,10 +83,14 @@ def _agents(apps: Mapping[str, "App"], public_url: str = "") -> Any:
 
 def _mcp(*, app: "App", local: "Principal") -> int:
     import asyncio  # noqa: PLC0415 - only servers need it
+    import gc  # noqa: PLC0415
     import signal  # noqa: PLC0415 - only servers need it
 
+    gc.disable()  # what is imported stays; looking for garbage among it costs a tenth of a second
     from limpet.mcp import over_pipes  # noqa: PLC0415 - only servers need it
 
+    gc.freeze()
+    gc.enable()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a blocking read of stdin cannot be cancelled
     asyncio.run(over_pipes(app, local))
     return 0
