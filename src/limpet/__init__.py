@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from limpet.errors import Expired as Expired
     from limpet.errors import ExtraMissing as ExtraMissing
     from limpet.errors import FileFailed as FileFailed
+    from limpet.errors import FormOutdated as FormOutdated
     from limpet.errors import HandedOff as HandedOff
     from limpet.errors import IdConflict as IdConflict
     from limpet.errors import InvalidAnswer as InvalidAnswer
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from limpet.errors import LinkOutdated as LinkOutdated
     from limpet.errors import LoginRefused as LoginRefused
     from limpet.errors import ModelRefused as ModelRefused
+    from limpet.errors import NeedsPerson as NeedsPerson
     from limpet.errors import NewerVersion as NewerVersion
     from limpet.errors import NoProgress as NoProgress
     from limpet.errors import NoStore as NoStore
@@ -91,6 +93,7 @@ if TYPE_CHECKING:
     from limpet.errors import NotStubbed as NotStubbed
     from limpet.errors import OutcomeUnknown as OutcomeUnknown
     from limpet.errors import OutputUnavailable as OutputUnavailable
+    from limpet.errors import PatchOutdated as PatchOutdated
     from limpet.errors import QueryTimeout as QueryTimeout
     from limpet.errors import ReadOnlyStore as ReadOnlyStore
     from limpet.errors import RecordConflict as RecordConflict
@@ -223,6 +226,7 @@ else:
             "Expired",
             "ExtraMissing",
             "FileFailed",
+            "FormOutdated",
             "HandedOff",
             "IdConflict",
             "InvalidAnswer",
@@ -241,6 +245,7 @@ else:
             "LinkOutdated",
             "LoginRefused",
             "ModelRefused",
+            "NeedsPerson",
             "NewerVersion",
             "NoProgress",
             "NoStore",
@@ -255,6 +260,7 @@ else:
             "NotStubbed",
             "OutcomeUnknown",
             "OutputUnavailable",
+            "PatchOutdated",
             "QueryTimeout",
             "ReadOnlyStore",
             "RecordConflict",

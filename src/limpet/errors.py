@@ -45,6 +45,9 @@
     ├── AlreadyAnswered             The request was already decided or withdrawn
     ├── Expired                     The request or wait expired before an answer arrived
     ├── NotAllowed                  This person may not decide the request
+    ├── NeedsPerson                 A model's client tried to decide what only a person decides
+    ├── FormOutdated                The request shows something else than the form that was filled in
+    ├── PatchOutdated               The run has changed what a patch touches since it was read
     │
     ├── NoStore                     No store exists at the URL
     ├── Retryable                   Base class of store errors after which a retry is safe and likely to succeed
@@ -112,6 +115,7 @@ __all__ = [
     "Expired",
     "ExtraMissing",
     "FileFailed",
+    "FormOutdated",
     "HandedOff",
     "IdConflict",
     "InvalidAnswer",
@@ -130,6 +134,7 @@ __all__ = [
     "LinkOutdated",
     "LoginRefused",
     "ModelRefused",
+    "NeedsPerson",
     "NewerVersion",
     "NoProgress",
     "NoStore",
@@ -144,6 +149,7 @@ __all__ = [
     "NotStubbed",
     "OutcomeUnknown",
     "OutputUnavailable",
+    "PatchOutdated",
     "QueryTimeout",
     "ReadOnlyStore",
     "RecordConflict",
@@ -814,6 +820,48 @@ class NotAllowed(LimpetError):
 
     def _shown(self) -> dict[str, object]:
         return {**self.facts, "to": ", ".join(self.to), "reason": self.reason and f": {self.reason}"}
+
+
+@dataclass(eq=False, repr=False)
+class NeedsPerson(LimpetError):
+    """A model's client tried to decide what only a person decides. The request is still open."""
+
+    request: str
+    by: str
+    fix: str = ""
+    """How the person decides it, where that is known."""
+    code = "needs_person"
+    _summary = "Only a person decides request {request}, not a model that acts for {by!r}. It is still open."
+    _hint = "Tell the person to type `limpet approve {request}` or `limpet reject {request} --because REASON`."
+
+
+@dataclass(eq=False, repr=False)
+class FormOutdated(LimpetError):
+    """The request shows something else than the form that was filled in. Nothing was decided."""
+
+    request: str
+    code = "form_outdated"
+    _summary = "Request {request} asks for something else than the form that was filled in. Nothing was decided."
+    _hint = "Repeat the call without the form: the person then sees the new arguments."
+
+
+@dataclass(eq=False, repr=False)
+class PatchOutdated(LimpetError):
+    """The run has changed what a patch touches since its state was read. Nothing was sent."""
+
+    run: str
+    seq: int
+    """Position of the log at which the sender read the state."""
+    now: int
+    """Position of the log now."""
+    changed: tuple[str, ...]
+    """The parts that have changed meanwhile, such as `facts.cents`."""
+    code = "patch_outdated"
+    _summary = "Run {run} has changed {changed} between event {seq} and event {now}. The patch was not sent."
+    _hint = "Read the state again (`limpet state {run}`), and send a patch of that, with its `seq`."
+
+    def _shown(self) -> dict[str, object]:
+        return {**self.facts, "changed": ", ".join(self.changed)}
 
 
 @dataclass(eq=False, repr=False)

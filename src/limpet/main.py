@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from limpet.engine.execution.principal import Principal
     from limpet.service.app import App
 
 __all__ = ["main"]
@@ -53,37 +54,41 @@ def _serve(
     from limpet.web.server import ServerOptions, serve  # noqa: PLC0415 - only servers need it
 
     provider = None if oidc is None else Oidc.from_file(oidc)
-    asyncio.run(serve(apps, ServerOptions(**options, ui=True, oidc=provider, also=_agents(apps)), told))
+    also = _agents(apps, options.get("public_url") or "")
+    asyncio.run(serve(apps, ServerOptions(**options, ui=True, oidc=provider, also=also), told))
     return 0
 
 
-def _agents(apps: Mapping[str, "App"]) -> Any:
+def _agents(apps: Mapping[str, "App"], public_url: str = "") -> Any:
     """Return the applications to mount beside the HTTP API. MCP is imported when a client needs it."""
-    from importlib.util import find_spec  # noqa: PLC0415 - only servers need it
+    import os  # noqa: PLC0415 - only servers need it
+    from importlib.util import find_spec  # noqa: PLC0415
 
     from limpet.errors import ExtraMissing  # noqa: PLC0415
     from limpet.web.lazy_mount import LazyMount  # noqa: PLC0415
 
     if find_spec("mcp") is None:
         raise ExtraMissing(extra="mcp")
+    text = os.environ.get("LIMPET_LINK_KEY", "").strip()
 
     def load() -> Any:
         from limpet.mcp import over_http  # noqa: PLC0415 - this takes a second
+        from limpet.service.decision_links import LinkKeys  # noqa: PLC0415
 
-        return over_http(apps)
+        return over_http(apps, public_url=public_url, link_keys=LinkKeys.from_text(text) if text else None)
 
     lazy = LazyMount(load)
     return {"/mcp": (lazy, lazy.run)}
 
 
-def _mcp(*, app: "App") -> int:
+def _mcp(*, app: "App", local: "Principal") -> int:
     import asyncio  # noqa: PLC0415 - only servers need it
     import signal  # noqa: PLC0415 - only servers need it
 
     from limpet.mcp import over_pipes  # noqa: PLC0415 - only servers need it
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a blocking read of stdin cannot be cancelled
-    asyncio.run(over_pipes(app))
+    asyncio.run(over_pipes(app, local))
     return 0
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import uvicorn
 from mcp.server import MCPServer
+from mcp.server.caching import CacheHint
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
@@ -19,9 +20,9 @@ from mcp_types import ToolAnnotations
 __all__ = ["desk"]
 
 
-def desk(letters: Path) -> MCPServer:
+def desk(letters: Path) -> MCPServer:  # noqa: C901 - some tools
     """Return the server; each sent letter is a line of a file, with its idempotency key."""
-    server = MCPServer("desk")
+    server = MCPServer("desk", cache_hints={"resources/read": CacheHint(ttl_ms=60_000)})
 
     @server.tool(annotations=ToolAnnotations(read_only_hint=True))
     def lookup(name: str) -> str:
@@ -46,6 +47,24 @@ def desk(letters: Path) -> MCPServer:
         if is_first:
             os.kill(process, signal.SIGKILL)
         return "delivered"
+
+    @server.tool(annotations=ToolAnnotations(idempotent_hint=True))
+    def stamp(name: str, ctx: Context[Any, Any], die: str = "") -> str:
+        """Stamp a letter; the process dies after the first one if `die` is the path of a missing file."""
+        meta: Any = ctx.request_context.meta or {}
+        with letters.open("a") as file:
+            file.write(f"{name} {meta.get('limpet/idempotency_key', '')}\n")
+        if die and not Path(die).exists():
+            Path(die).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return f"stamped {name}"
+
+    @server.resource("prices://{city}", mime_type="application/json")
+    def prices(city: str) -> dict[str, Any]:
+        """Postage to a city."""
+        with letters.open("a") as file:
+            file.write(f"read {city}\n")
+        return {"city": city, "cents": 110}
 
     @server.tool(name="odd.name")
     def odd(how: str) -> str:

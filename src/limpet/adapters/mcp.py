@@ -1,48 +1,58 @@
-"""mcp: tools of MCP servers, for LLM agents.
+"""mcp: tools and resources of MCP servers, for LLM agents and for agents in code.
 
-    tools = limpet.adapters.mcp.MCPTools("http://localhost:8000/mcp", effects={"search": "none"})
-    agent = limpet.llm_agent("helper", ..., tools=[tools])
+    desk = limpet.adapters.mcp.MCPTools("http://localhost:8000/mcp", effects={"search": "none"})
+    agent = limpet.llm_agent("helper", ..., tools=[desk])  # a model calls them
+
+    tools = await desk.tools(run)  # or the code of an agent
+    await run.step(tools["create_issue"], title="The meter is late")
+    prices = desk.resource("prices://{city}", ttl="5m")
+    await run.read(prices, "Cork")
 
 The tools of a server are listed when a run starts and recorded; the run uses that list until its end. Every call of a
-tool is a step. Only you know what repeating a call means: the default effect is `once`, so a call without an answer is
-decided by a person. `trust_hints=True` uses the effects that the server declares.
+tool is a step, with the tool's own arguments. Only you know what repeating a call means: the default effect is `once`,
+so a call without an answer is decided by a person. `trust_hints=True` uses the effects that the server declares.
 """
 
 import asyncio
 import importlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from limpet.adapters.mcp_calls import MCPResource, MCPTool, result_of, revealed
+from limpet.adapters.mcp_connection import MCPConnection
+from limpet.arguments import defining
 from limpet.clock import Duration, microseconds
 from limpet.engine.definitions.call_context import current
 from limpet.engine.definitions.tools import Tool
 from limpet.engine.definitions.traits import EFFECTS, Effect, Traits
 from limpet.engine.run.run import Run
-from limpet.engine.steps.verdict import NotApplied, Permanent
+from limpet.engine.steps.verdict import Permanent
 from limpet.errors import DefinitionError, ExtraMissing
+from limpet.events import bodies as b
+from limpet.events import digest
 from limpet.llm.model import ToolSpec
 from limpet.llm.providers import valid_name
 from limpet.llm.tools import CallableTool
-from limpet.policy.retry import Retry
+from limpet.policy.retry import READ_RETRY, Retry
 from limpet.secret import Secret
 
 if TYPE_CHECKING:
-    from mcp import Client
-    from mcp_types import CallToolResult
+    from mcp_types import ReadResourceResult
 
-__all__ = ["MCPTools"]
+__all__ = ["MCPResource", "MCPTool", "MCPTools"]
 
 KEY = "limpet/idempotency_key"
 """Key in a call's metadata for the idempotency key, which is the same for every attempt."""
 MAX_PAGES = 100
+LISTING = Traits(effect="none", retry=READ_RETRY, timeout=60 * 1_000_000)
 
 
 class MCPTools:
-    """The tools of one MCP server.
+    """The tools and resources of one MCP server.
 
     - `server`: a URL, or a command to start, which is connected by its standard input and output.
     - `name`: name of the source in records; the default is the host or the command.
@@ -85,7 +95,7 @@ class MCPTools:
             raise DefinitionError(
                 what=f"the tools of {self.name}", reason="headers= needs a URL; for a command, use env="
             )
-        self._open: dict[asyncio.AbstractEventLoop, _Connection] = {}
+        self._open: dict[asyncio.AbstractEventLoop, MCPConnection] = {}
 
     def __repr__(self) -> str:
         return f"<tools of {self.name}>"
@@ -105,25 +115,72 @@ class MCPTools:
 
     def callable_tools(self, listed: Sequence[Mapping[str, Any]]) -> list[CallableTool]:
         """Return the tools that a model may call, from a recorded list."""
+        return [self._callable(each) for each in self._chosen(listed)]
+
+    async def tools(self, run: Run[Any]) -> dict[str, MCPTool]:
+        """Return the tools for the code of an agent, by the server's names, from a list that the run records.
+
+        A step of such a tool fails with StepFailed if the server reports an error.
+        """
+        listing: Tool[..., Any, Any] = Tool(self.list_tools, f"tools of {self.name}", LISTING)
+        listing.kind = "read"
+        return {each["name"]: self._tool(each, fails=True) for each in self._chosen(await run.step(listing))}
+
+    @defining
+    def resource(self, uri: str, *, ttl: Duration | None = None, name: str | None = None) -> MCPResource:
+        """Return a resource as an external source, which `run.read` reads.
+
+        `uri` may be a template: its variables, such as `{city}`, are the parameters of a read. `ttl` is how long the
+        content is valid; the default is the time that the server sends with it, and without one it is read again each
+        time. `name` defaults to the name of the server and the URI.
+        """
+        ttl_us = None if ttl is None else microseconds(ttl)
+        if ttl_us is not None and ttl_us <= 0:
+            raise DefinitionError(what=uri, reason="pass a ttl above 0, or none to use the server's")
+        return MCPResource(self._read, uri, name=name or f"{self.name} {uri}", ttl=ttl_us)
+
+    def _chosen(self, listed: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Return the tools of a list to offer. Raises DefinitionError if one that is named is missing."""
         there = {each["name"] for each in listed}
         if missing := [name for name in (*(self._only or ()), *self._effects, *self._risks) if name not in there]:
             raise DefinitionError(what=f"the tools of {self.name}", reason=f"the server has no {', '.join(missing)}")
-        return [self._offer(each) for each in listed if self._only is None or each["name"] in self._only]
+        return [each for each in listed if self._only is None or each["name"] in self._only]
 
-    def _offer(self, listed: Mapping[str, Any]) -> CallableTool:
-        name, effect = listed["name"], self._effect(listed)
+    def _tool(self, listed: Mapping[str, Any], *, fails: bool) -> MCPTool:
+        """Return a listed tool. If it `fails`, an error that it reports fails its step; else the error is returned."""
+        name, traits = listed["name"], self._traits(listed, fails=fails)
 
-        async def call(arguments: dict[str, Any]) -> Any:
-            return await self._call(name, arguments, None if effect == "none" else {KEY: current().key})
+        async def call(**arguments: Any) -> Any:
+            meta = None if traits.effect == "none" else {KEY: current().key}
+            answer = await self._connection().ask(lambda client: client.call_tool(name, revealed(arguments), meta=meta))
+            found = result_of(answer)
+            if not answer.is_error:
+                return found
+            if fails:
+                raise Permanent(f"{name} reported an error: {found}")
+            return {"is_error": True, "error": found}
 
-        traits = Traits(effect=effect, risk=self._risks.get(name), retry=self._retry, timeout=self._timeout)
-        tool: Tool[..., Any, Any] = Tool(call, valid_name(f"{self._prefix}{name}"), traits)
+        return MCPTool(call, valid_name(f"{self._prefix}{name}"), traits, listed)
+
+    def _traits(self, listed: Mapping[str, Any], *, fails: bool) -> Traits:
+        effect = self._effect(listed)
+        retry = self._retry or (READ_RETRY if fails and effect == "none" else None)
+        return Traits(effect=effect, risk=self._risks.get(listed["name"]), retry=retry, timeout=self._timeout)
+
+    def _callable(self, listed: Mapping[str, Any]) -> CallableTool:
+        tool = self._tool(listed, fails=False)
+
+        async def nested(arguments: dict[str, Any]) -> Any:
+            return await tool.fn(**arguments)
+
+        earlier: Tool[..., Any, Any] = Tool(nested, tool.name, tool.traits)
 
         async def does(run: Run[Any], args: dict[str, Any]) -> Any:
-            return await run.step(tool, args)
+            if _is_nested(run, tool.step_name, args):
+                return await run.step(earlier, args)
+            return await run.step(tool, **args)
 
-        description = listed.get("description") or listed.get("title") or name
-        return CallableTool(ToolSpec(name=tool.name, description=description, schema=listed["inputSchema"]), does)
+        return CallableTool(ToolSpec(name=tool.name, description=tool.__doc__ or tool.name, schema=tool.schema), does)
 
     def _effect(self, listed: Mapping[str, Any]) -> Effect:
         """Return the effect of a tool: as declared by the user, or by the server if its hints are trusted."""
@@ -131,18 +188,19 @@ class MCPTools:
         said: Effect = "none" if hints.get("readOnlyHint") else "idempotent" if hints.get("idempotentHint") else "once"
         return self._effects.get(listed["name"], said)
 
-    async def _call(self, name: str, arguments: dict[str, Any], meta: Any) -> Any:
-        """Call a tool and return its result. An error result is returned too, so that a model can continue."""
-        answer = await self._connection().ask(lambda client: client.call_tool(name, arguments, meta=meta))
-        found = _value(answer)
-        return {"is_error": True, "error": found} if answer.is_error else found
+    async def _read(self, uri: str) -> "ReadResourceResult":
+        """Read a resource from the server itself, not from the client's cache."""
+        found: ReadResourceResult = await self._connection().ask(
+            lambda client: client.read_resource(uri, cache_mode="refresh")
+        )
+        return found
 
-    def _connection(self) -> "_Connection":
+    def _connection(self) -> MCPConnection:
         """Return the connection of the running event loop."""
         loop = asyncio.get_running_loop()
         found = self._open.get(loop)
         if found is None or found.is_over:
-            found = _Connection(self._target)
+            found = MCPConnection(self._target)
             self._open = {each: kept for each, kept in self._open.items() if not each.is_closed()} | {loop: found}
         return found
 
@@ -161,74 +219,12 @@ class MCPTools:
             yield transport.streamable_http_client(self._server, http_client=http)
 
 
-class _Connection:
-    """A connection to a server, kept by its own task, which opens and closes it."""
-
-    def __init__(self, target: Callable[[Callable[[Any], Awaitable[None]]], AbstractAsyncContextManager[Any]]) -> None:
-        self._target = target
-        self._refusal = ""
-        self._asking = 0
-        self._is_retired = False
-        self._closing = asyncio.Event()
-        self._client: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
-        self._keeper = asyncio.ensure_future(self._keep())
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the connection is closed or accepts no more calls."""
-        return self._keeper.done() or self._is_retired or self._closing.is_set()
-
-    async def ask(self, question: Any) -> Any:
-        """Call the server. If it cannot be reached, the call was not made.
-
-        A connection that fails or does not answer accepts no more calls. It is closed once the others have their
-        answers.
-        """
-        try:
-            client = await asyncio.shield(self._client)
-        except Exception as error:
-            if self._refusal:
-                raise Permanent(f"the MCP server denied access: {self._refusal}") from error
-            raise NotApplied(f"the MCP server cannot be reached: {_cause(error)}") from error
-        types = importlib.import_module("mcp_types")
-        self._asking += 1
-        try:
-            return await question(client)
-        except importlib.import_module("mcp").MCPError as error:
-            if error.code in (types.INVALID_PARAMS, types.METHOD_NOT_FOUND):
-                raise Permanent(f"the MCP server rejected the call: {error}") from error
-            self._is_retired = self._is_retired or error.code == types.CONNECTION_CLOSED
-            raise
-        except BaseException:
-            self._is_retired = True
-            raise
-        finally:
-            self._asking -= 1
-            if self._is_retired and not self._asking:
-                self._closing.set()
-
-    async def _answered(self, response: Any) -> None:
-        if response.status_code in (401, 403):
-            self._refusal = f"{response.status_code} {response.reason_phrase}"
-
-    async def _keep(self) -> None:
-        client: type[Client] = await asyncio.to_thread(lambda: importlib.import_module("mcp").Client)
-        try:
-            async with self._target(self._answered) as target, client(target) as opened:
-                self._client.set_result(opened)
-                await self._closing.wait()
-        except Exception as error:  # noqa: BLE001 - callers get the error
-            self._closing.set()
-            if not self._client.done():
-                self._client.set_exception(error)
-                self._client.exception()  # mark the exception as retrieved
-
-
-def _cause(error: BaseException) -> BaseException:
-    """Return the underlying error, without the groups that tasks wrap around it."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+def _is_nested(run: Run[Any], step: str, args: Mapping[str, Any]) -> bool:
+    """Return whether the run recorded the next call like 0.1.0, which had one argument with all arguments in it."""
+    x = run.execution
+    record = x.history.records.get(x.peek_name(step))
+    opened = record.opened if record is not None else None
+    return isinstance(opened, b.StepStarted) and opened.asked == digest({"arguments": args})
 
 
 def _name_of(server: "str | Sequence[str]") -> str:
@@ -237,12 +233,3 @@ def _name_of(server: "str | Sequence[str]") -> str:
         return Path(server[0]).name
     parts = urlsplit(server)
     return f"{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}{parts.path}"
-
-
-def _value(answer: "CallToolResult") -> Any:
-    """Return the answer of a server as JSON: structured content unchanged, text as text, anything else as sent."""
-    blocks = [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in answer.content]
-    text = "\n".join(each["text"] for each in blocks) if all(each["type"] == "text" for each in blocks) else None
-    if answer.structured_content not in (None, {"result": text}):  # text that a server had to wrap
-        return answer.structured_content
-    return blocks if text is None else text

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast, get_args
 
 import msgspec
 import typer
@@ -29,7 +29,7 @@ from limpet.cli.options import Json, OwnUrl, ages, new_token, own_name
 from limpet.cli.output import TableLayout, print_json, print_table
 from limpet.clock import SystemClock, microseconds
 from limpet.compose import is_server
-from limpet.engine.execution.principal import Role
+from limpet.engine.execution.principal import Principal, Role
 from limpet.engine.worker.duties import Retention
 from limpet.engine.worker.worker_settings import Worker
 from limpet.errors import LimpetError, NotRemote
@@ -160,19 +160,34 @@ def _tenants(given: Sequence[str]) -> dict[str, str]:
     return found
 
 
-@command.command(epilog=example("limpet mcp", "limpet mcp --url postgresql://…"))
+@command.command(epilog=example("limpet mcp", "limpet mcp --role operator --url postgresql://…"))
 def mcp(
+    role: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Role of the client: {', '.join(get_args(Role))}. Repeatable. Default: viewer."),
+    ] = None,
+    group: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Group that you belong to, for requests. Repeatable.")
+    ] = None,
     code: Agents = None,
     url: OwnUrl = None,
     json: Annotated[bool, typer.Option("--json", help="Print errors as JSON.")] = False,  # noqa: ARG001 - see `error_options`
 ) -> None:
-    """Serve read-only MCP over stdin and stdout, for a client that starts this command."""
+    """Serve MCP over stdin and stdout, for a client that starts this command.
+
+    The client is a viewer unless --role says more: it sees runs without their data, and no tool that changes one. An
+    auditor reads all data, and an operator starts and controls runs. Only you approve, in a form of your client.
+    """
+    if unknown := [each for each in role or [] if each not in get_args(Role)]:
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(get_args(Role))}", param_hint="--role")
     if sys.stdin.isatty():
         typer.echo(
             "Waiting for an MCP client on stdin. Configure a client to start this command (docs/serving.md).", err=True
         )
     app = _read_only_app(code, url)
-    raise typer.Exit(starters["mcp"](app=app))
+    roles = cast("list[Role]", role or ["viewer"])
+    local = Principal(name=own_name(), door="mcp", roles=tuple(roles), groups=tuple(group or ()))
+    raise typer.Exit(starters["mcp"](app=app, local=local))
 
 
 def _read_only_app(code: str | None, url: str | None) -> App:

@@ -1,4 +1,4 @@
-"""The MCP interface: read-only tools and resources over a store, for agents and their models."""
+"""The MCP interface: tools, resources, prompts and tasks over a store, for agents and their models."""
 
 from importlib.util import find_spec
 

@@ -1,66 +1,85 @@
-"""MCP resources: the state of a run at a URI, so that one agent can continue another's work."""
+"""MCP resources: list, describe and read them."""
 
-import re
-from typing import Any, NotRequired, TypedDict
-from urllib.parse import quote, unquote
+from collections.abc import Mapping, Sequence
 
-from limpet.engine.execution.principal import Principal
-from limpet.errors import InvalidArgument, NotFound
-from limpet.redaction import hide_secrets_in
-from limpet.service.access import check_permission
-from limpet.service.app import App
-from limpet.service.operation import operations_of
-from limpet.service.resolve import run_of
+import mcp_types as t
 
-__all__ = ["CONTEXT", "STATE", "StateResource", "address_of", "read"]
+from limpet.errors import InvalidArgument, LimpetError, NotPermitted
+from limpet.mcp.offer import McpCall, ResourceOffer
+from limpet.mcp.resource_table import state_uri
+from limpet.mcp.tool_results import refusal
+from limpet.mcp.uris import LONGEST_URI, matched
+from limpet.service.access import roles_with
 
-STATE = "state://agents/{agent}/tasks/{task}"
-CONTEXT = "limpet://runs/{run}/context"
+__all__ = ["ResourceTable"]
+
+LISTED = 50
 
 
-class StateResource(TypedDict):
-    """The state of an agent's task."""
+class ResourceTable:
+    """The resources of a server."""
 
-    uri: str
-    agent_id: str
-    task_id: str
-    state: str
-    """Status of the run."""
-    plan: NotRequired[list[str]]
-    artifacts: NotRequired[list[str]]
-    """Ids of the artifacts."""
+    def __init__(self, offers: Sequence[ResourceOffer]) -> None:
+        self._offers = offers
+
+    async def listed(self, call: McpCall, cursor: str | None) -> t.ListResourcesResult:
+        """Return the resources with a fixed URI, then the states of the runs, the newest first, in pages."""
+        fixed = [each for each in self._offers if not each.is_template and each.may_use(call.who)]
+        if not fixed and not call.may("runs"):
+            raise refusal(
+                NotPermitted(operation="runs", by=call.who.name, roles=roles_with(call.operations["runs"].needs))
+            )
+        found = [] if cursor else [_resource(each) for each in fixed]
+        if not call.may("runs"):
+            return t.ListResourcesResult(resources=found)
+        try:
+            given = {"last": LISTED} if cursor is None else {"last": LISTED, "cursor": cursor}
+            runs = await call.run("runs", given)
+        except LimpetError as error:
+            raise refusal(error) from error
+        return t.ListResourcesResult(
+            resources=[*found, *(_run(each) for each in runs["items"])], next_cursor=runs["next"]
+        )
+
+    def templates(self, call: McpCall) -> t.ListResourceTemplatesResult:
+        """Return the URI templates that the caller may read."""
+        found = [
+            t.ResourceTemplate(
+                uri_template=each.template, name=each.name, description=each.description, mime_type=each.mime
+            )
+            for each in self._offers
+            if each.is_template and each.may_use(call.who)
+        ]
+        return t.ListResourceTemplatesResult(resource_templates=found)
+
+    async def read(self, call: McpCall, uri: str) -> t.ReadResourceResult:
+        """Return the content of a resource. Raises MCPError."""
+        try:
+            offer, values = self.find(uri)
+            return await offer.read(call, uri, values)
+        except LimpetError as error:
+            raise refusal(error, uri=uri[:LONGEST_URI]) from error
+
+    def find(self, uri: str) -> tuple[ResourceOffer, Mapping[str, str]]:
+        """Return the kind of a resource, and the values in its URI. Raises InvalidArgument."""
+        for each in self._offers:
+            values = matched(each.template, uri)
+            if values is not None:
+                return each, values
+        known = ", ".join(each.template for each in self._offers)
+        raise InvalidArgument(path="uri", reason=f"no resource has the URI {uri[:200]}; known: {known}")
 
 
-def address_of(agent: str, run: str) -> str:
-    """Return the URI of a run's state."""
-    return STATE.format(agent=quote(agent, safe=""), task=quote(run, safe=""))
+def _resource(offer: ResourceOffer) -> t.Resource:
+    return t.Resource(uri=offer.template, name=offer.name, description=offer.description, mime_type=offer.mime)
 
 
-async def read(app: App, address: str, who: Principal) -> Any:
-    """Return the content of a resource. Raises NotFound, and NotPermitted like the query with the same content."""
-    if found := _match(STATE, address):
-        check_permission(who, "state", operations_of(type(app))["state"].needs)
-        return await _state(app, address, found["agent"], found["task"])
-    if found := _match(CONTEXT, address):
-        return await operations_of(type(app))["context"].run(app, found, who=who)
-    raise InvalidArgument(path="uri", reason=f"there are {STATE} and {CONTEXT}, and no {address}")
-
-
-async def _state(app: App, address: str, agent: str, run: str) -> StateResource:
-    row = await run_of(app.store, run)
-    if row.agent != agent:
-        raise NotFound(what=f"run of {agent}", id=run)
-    known = (await app.state(run)).working
-    shown: StateResource = {"uri": address, "agent_id": agent, "task_id": run, "state": row.status}
-    if known.plan:
-        shown["plan"] = hide_secrets_in(list(known.plan))
-    if known.artifacts:
-        shown["artifacts"] = [each.artifact_id for each in known.artifacts]
-    return shown
-
-
-def _match(template: str, address: str) -> dict[str, str] | None:
-    """Match a URI against a template; a value never contains a slash."""
-    pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(template))
-    found = re.fullmatch(pattern, address)
-    return None if found is None else {name: unquote(value) for name, value in found.groupdict().items()}
+def _run(row: Mapping[str, str]) -> t.Resource:
+    goal = f"{row['status']}: {row['goal']}" if row["goal"] else row["status"]
+    return t.Resource(
+        uri=state_uri(row["agent"], row["id"]),
+        name=row["id"],
+        description=goal,
+        mime_type="application/json",
+        annotations=t.Annotations(last_modified=row["updated"]),
+    )

@@ -10,10 +10,28 @@ from typing import Literal, get_args
 from limpet.engine.execution.principal import Principal, Right, Role
 from limpet.errors import NotPermitted
 
-__all__ = ["LOCAL", "PRINCIPAL", "ROLES", "Permission", "check_permission", "check_right", "may", "roles_with"]
+__all__ = [
+    "LOCAL",
+    "PRINCIPAL",
+    "RECHECK",
+    "RELEASE",
+    "ROLES",
+    "STOPPING",
+    "Permission",
+    "check_permission",
+    "check_right",
+    "may",
+    "roles_with",
+]
 
 PRINCIPAL = "limpet.principal"
 """Key of the authenticated caller in the scope of a request."""
+RECHECK = "limpet.recheck"
+"""Key in the scope of a request: a function that returns its caller, None if the token is not valid any more."""
+RELEASE = "limpet.release"
+"""Key in the scope of a request: a function that ends its turn, for a request that only waits from then on."""
+STOPPING = "limpet.stopping"
+"""Key in the scope of a request: an event that is set when the server stops."""
 
 Permission = Literal["look", "payloads", "control", "write", "decide", "audit", "maintain"]
 """A permission: see runs without their data; see that, too; change runs; patch shared records; decide requests; see who

@@ -56,7 +56,7 @@ from limpet.service.given_times import read_time
 from limpet.service.initial_state import GivenState, digest_of, initial_patch
 from limpet.service.notifier import notifier
 from limpet.service.once import agent_of, create_once
-from limpet.service.operation import By, InDoors, Param, Resource, command
+from limpet.service.operation import ALL_DOORS, By, InDoors, Param, Resource, command
 from limpet.service.prune import retention_duty
 from limpet.service.resolve import run_of
 from limpet.service.settings import Settings
@@ -332,7 +332,13 @@ class App(
     @overload
     async def start(self, agent: str, input: Any = None, /, **how: Unpack[StartOptions]) -> Handle[Any]: ...
 
-    @command("/runs", needs="control", result=RunInfo, example="support --id ticket-42 --input '{...}'")
+    @command(
+        "/runs",
+        needs="control",
+        doors=ALL_DOORS,
+        result=RunInfo,
+        example="support --id ticket-42 --input '{...}'",
+    )
     async def start(
         self,
         agent: Annotated[

@@ -1,10 +1,14 @@
-"""Who may decide a request: its addressees, where people are known; services and those who started the run may not."""
+"""Who may decide a request: its addressees, where people are known; services and those who started the run may not.
+
+Over MCP, a model types what its person is said to want. So only questions are answered there by an argument; anything
+else needs a form that the person filled in, or the right of a service to approve.
+"""
 
 from collections.abc import Mapping, Sequence
 
 from limpet.engine.execution.principal import Principal
 from limpet.engine.execution.views import Request
-from limpet.errors import NotAllowed
+from limpet.errors import NeedsPerson, NotAllowed
 from limpet.events import bodies as b
 from limpet.stores import Store
 
@@ -45,8 +49,13 @@ class Deciders:
         """Raise NotAllowed unless the sender may decide a request."""
         if not who.name:
             raise NotAllowed(request=request.id, by="", to=request.to)
-        if not self.checks(who):
-            return
+        if self.checks(who):
+            await self._check_right(request, who)
+        is_by_model = who.door == "mcp" and not who.is_confirmed and "approve-by-agent" not in who.rights
+        if is_by_model and request.kind != "ask":
+            raise NeedsPerson(request=request.id, by=who.name)
+
+    async def _check_right(self, request: Request, who: Principal) -> None:
         self.check_asked(request, who)
         if who.kind != "person" and request.kind != "ask" and "approve-by-agent" not in who.rights:
             raise NotAllowed(request=request.id, by=who.name, to=request.to, reason=NO_PERSON, fix=SERVICE_FIX)

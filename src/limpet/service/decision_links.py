@@ -114,6 +114,10 @@ class LinkKeys:
         if not hmac.compare_digest(_mac(self._keys[link.key], ARGUMENTS, digest.encode())[:TAG], link.tag):
             raise LinkOutdated(request=link.request)
 
+    def derived(self, use: str) -> list[bytes]:
+        """Return keys for another use, in the same order. They reveal nothing of the keys of links."""
+        return [_mac(key, b"limpet derived 1\0", use.encode()) for key in self._keys.values()]
+
     def form_token(self, link: DecisionLink, text: str) -> str:
         """Return the text that a form on the page of a link contains."""
         return _mac(self._keys[link.key], FORM, text.encode()).hex()

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from limpet.clock import Duration, microseconds
 from limpet.engine.execution.principal import Principal
 from limpet.engine.execution.views import Request
-from limpet.errors import AlreadyAnswered, InvalidArgument, NotFound
+from limpet.errors import AlreadyAnswered, InvalidArgument, NeedsPerson, NotAllowed, NotFound
 from limpet.events import Limits
 from limpet.events import bodies as b
 from limpet.journal import load
@@ -100,6 +100,14 @@ class Inbox:
             return [None] if wanted is None else [*wanted]
         theirs = sorted(self._deciders.names_of(only_for))
         return theirs if wanted is None else [each for each in wanted if each in theirs]
+
+    async def may_decide(self, request: Request, who: Principal) -> bool:
+        """Return whether a caller may decide a request."""
+        try:
+            await self._deciders.check(request, who)
+        except (NotAllowed, NeedsPerson):
+            return False
+        return True
 
     def check_asked(self, request: Request, who: Principal) -> None:
         """Raise NotAllowed unless a person is asked."""

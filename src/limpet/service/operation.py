@@ -452,7 +452,7 @@ def stream(path: str, *, needs: Needs, **more: Any) -> Callable[[F], F]:
 
 
 def command(path: str | None, *, needs: Needs, **more: Any) -> Callable[[F], F]:
-    """Declare a method as a command. MCP does not offer commands so far."""
+    """Declare a method as a command. MCP offers those that name it in their doors."""
     return _declare(is_command=True, path=path, needs=_all(needs), **{"doors": ALL_DOORS - {"mcp"}, **more})
 
 

@@ -307,6 +307,8 @@ def _accept_commands(tx: Transaction, leg: writes.SendCommands) -> Head:
     recorded = _recorded(tx, row, leg.bodies[0])
     if recorded is not None:
         return recorded
+    if leg.seq is not None and leg.seq != row.seq:
+        raise _NotWritten(writes.Missed(leg.run, ()))
     now = tx.tables.now()
     for body in leg.bodies[1:]:
         if tx.tables.command(row, _command_id(body)) is not None:

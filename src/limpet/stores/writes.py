@@ -126,6 +126,8 @@ class SendCommands(Struct, frozen=True, kw_only=True, gc=False):
     """If this leg is refused, the append continues without it."""
     judged: tuple[str, ...] | None = None
     """The people whom a request was for when this person's right to decide was checked."""
+    seq: int | None = None
+    """Last event of the run when the commands were checked. If others wrote since, nothing is written."""
 
 
 class Release(Struct, frozen=True, kw_only=True, gc=False):

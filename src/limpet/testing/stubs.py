@@ -1,6 +1,5 @@
 """Call tools in tests: record their arguments, and return stubbed results."""
 
-import inspect
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -85,8 +84,7 @@ class Stubs(UserCode):
         return self._next(tool) if tool.name in self._results else super().call_inline(tool, args, call)
 
     def _note(self, tool: Tool[..., Any, Any], args: Bound) -> None:
-        bound = inspect.signature(tool.fn).bind(*args[0], **args[1])
-        self.calls.setdefault(tool.name, []).append(dict(bound.arguments))
+        self.calls.setdefault(tool.name, []).append(tool.passed(*args))
 
     def _next(self, tool: Tool[..., Any, Any]) -> Any:
         results = self._results[tool.name]

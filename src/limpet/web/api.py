@@ -9,11 +9,12 @@ from typing import Any, get_origin
 from urllib.parse import quote
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from limpet.clock import SystemClock
 from limpet.engine.execution.principal import Principal
@@ -30,20 +31,21 @@ from limpet.errors import (
     StoreUnavailable,
     TooManyRequests,
 )
-from limpet.service.access import PRINCIPAL
+from limpet.service.access import PRINCIPAL, RELEASE, STOPPING
 from limpet.service.app import App
 from limpet.service.operation import Operation, operations_of
 from limpet.service.tokens import TENANT
 from limpet.web.access_log import AccessLog, note
 from limpet.web.callers import Auth, Callers
 from limpet.web.command_requests import EarlyReply, body_of, command_id_of, waiting_time
-from limpet.web.event_streams import EventStream, StreamLimits
+from limpet.web.event_streams import MEDIA_TYPE, STREAMING, EventStream, StreamLimits
 from limpet.web.guard import LOCAL, Guard, Places
 from limpet.web.health import Health
 from limpet.web.lazy_site import LazySite
 from limpet.web.limits import RATE, RequestLimits
 from limpet.web.oidc import Oidc
 from limpet.web.openapi import CREATING, ROOT, document
+from limpet.web.protected_resource import ProtectedResource, issuer_of
 from limpet.web.replies import answered, refused
 
 __all__ = ["Apps", "Mounted", "asgi", "opened", "routed"]
@@ -77,8 +79,9 @@ def asgi(  # noqa: PLR0913 - all by name, and few at a time
 
     A token that `limpet token create` made is looked up in the store. For other tokens, `auth` is a token, several
     tokens, or a function that returns whose token it is, as a `Principal` with roles, and None for an unknown one; the
-    default is LIMPET_TOKEN. A caller with such a token is the operator `env`. `tenants` are further apps by name; the
-    tenant in a token selects its store.
+    default is LIMPET_TOKEN. A caller with such a token is the operator `env`. If the function has an attribute
+    `issuer`, clients of the applications in `also` find their authorization server by it (RFC 9728). `tenants` are
+    further apps by name; the tenant in a token selects its store.
 
     `hosts` are the accepted host names, `origins` those whose pages may call the server from a browser. `public_url` is
     the server's address as callers see it, if a proxy is in front. Each caller may send `rate` requests a second. The
@@ -99,6 +102,8 @@ def asgi(  # noqa: PLR0913 - all by name, and few at a time
     pages: ASGIApp = guard
     if ui:
         pages = LazySite(guard, apps=apps, places=places, clock=clock, stopping=stops, link_alone=link_alone, oidc=oidc)
+    if also and (issuer := issuer_of(given)) is not None:
+        pages = ProtectedResource(pages, paths=also, issuer=issuer, places=places)
     return AccessLog(Health(pages, apps, clock, stops), clock)
 
 
@@ -112,7 +117,7 @@ def routed(
         routes=[
             Route("/openapi.json", _describing(operations, public_url)),
             *(_route(path, handlers) for path, handlers in served.handlers(operations).items()),
-            *(Route(path, _Limited(inside, limits), methods=["POST"]) for path, (inside, _) in also.items()),
+            *(Route(path, _Limited(inside, limits, stopping), methods=["POST"]) for path, (inside, _) in also.items()),
         ],
         lifespan=lambda _: opened(apps, [enter for _, enter in also.values()]),
         exception_handlers={HTTPException: _not_served},
@@ -239,16 +244,27 @@ class _Served:
 
 
 class _Limited:
-    """Serves another application within the limits of large operations."""
+    """Serves another application within the limits of large operations. A stream holds no turn."""
 
-    def __init__(self, inside: ASGIApp, limits: RequestLimits) -> None:
-        self._inside, self._limits = inside, limits
+    def __init__(self, inside: ASGIApp, limits: RequestLimits, stopping: asyncio.Event) -> None:
+        self._inside, self._limits, self._stopping = inside, limits, stopping
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
         try:
-            async with self._limits.admitted(scope[PRINCIPAL]), self._limits.turn(is_large=True):
-                await self._inside(scope, receive, send)
+            async with AsyncExitStack() as held:
+                await held.enter_async_context(self._limits.admitted(scope[PRINCIPAL]))
+                await held.enter_async_context(self._limits.turn(is_large=True))
+                scope[RELEASE], scope[STOPPING] = held.aclose, self._stopping
+
+                async def sent(message: Message) -> None:
+                    is_start = message["type"] == "http.response.start"
+                    if is_start and Headers(raw=message["headers"]).get("content-type") == MEDIA_TYPE:
+                        scope[STREAMING] = True
+                        await held.aclose()
+                    await send(message)
+
+                await self._inside(scope, receive, sent)
         except (TooManyRequests, ServerBusy) as error:
             note(scope, code=error.code)
             await refused(error)(scope, receive, send)

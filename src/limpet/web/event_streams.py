@@ -17,16 +17,15 @@ from starlette.types import Receive, Scope, Send
 
 from limpet.engine.execution.principal import Principal
 from limpet.errors import AuthUnavailable, LimpetError, TooManyRequests
+from limpet.service.access import RECHECK
 from limpet.service.operation import FellBehind
 from limpet.web.access_log import note
 from limpet.web.replies import problem_of, refused
 
-__all__ = ["ABORT", "MEDIA_TYPE", "RECHECK", "STREAMING", "EventStream", "StreamLimits"]
+__all__ = ["ABORT", "MEDIA_TYPE", "STREAMING", "EventStream", "StreamLimits"]
 
 ABORT = "limpet.abort"
 """Key in the scope of a request: a function that drops the connection."""
-RECHECK = "limpet.recheck"
-"""Key in the scope of a request: a function that returns its caller, None if the token is not valid any more."""
 STREAMING = "limpet.streaming"
 """Key in the scope of a request that is answered with a stream."""
 MEDIA_TYPE = "text/event-stream"

@@ -15,12 +15,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from limpet.engine.execution.principal import Principal
 from limpet.errors import DefinitionError, InvalidArgument, LimpetError, NotAuthenticated, WrongHost, WrongOrigin
-from limpet.service.access import PRINCIPAL
+from limpet.service.access import PRINCIPAL, RECHECK
 from limpet.service.app import App
 from limpet.service.tokens import TENANT
 from limpet.web.access_log import note
 from limpet.web.callers import Callers
-from limpet.web.event_streams import RECHECK
 from limpet.web.replies import refused
 
 __all__ = ["LOCAL", "Guard", "Places", "identified", "marked"]

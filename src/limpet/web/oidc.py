@@ -26,7 +26,7 @@ from limpet.engine.execution.principal import Principal, Role
 from limpet.errors import AuthUnavailable, DefinitionError, ExtraMissing, FileFailed, InvalidArgument, LoginRefused
 from limpet.service.tokens import TENANT, check_caller, is_tenant
 
-__all__ = ["Oidc", "OidcClient", "OneLogin"]
+__all__ = ["Oidc", "OidcClient", "OneLogin", "is_safe"]
 
 log = logging.getLogger("limpet")
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class Oidc:
     """The tenant whose store the people belong to."""
 
     def __post_init__(self) -> None:
-        if not _is_safe(self.issuer) or "?" in self.issuer or "#" in self.issuer:
+        if not is_safe(self.issuer) or "?" in self.issuer or "#" in self.issuer:
             raise _invalid("issuer must be https://…, without a query")
         if not self.client_id or not self.roles:
             raise _invalid("client_id and roles are needed")
@@ -183,7 +183,7 @@ class OidcClient:
         if found.get("issuer") != self.oidc.issuer:
             raise AuthUnavailable from ValueError(f"{self.oidc.issuer} says that it is {found.get('issuer')!r}")
         for name in ENDPOINTS:
-            if not _is_safe(str(found.get(name, ""))):
+            if not is_safe(str(found.get(name, ""))):
                 raise AuthUnavailable from ValueError(f"{self.oidc.issuer} has no {name} that is https")
         return found
 
@@ -265,7 +265,7 @@ def _fetch(
             """Follow none."""
 
     data = None if form is None else urlencode(form).encode()
-    asked = http.Request(url, data, dict(headers or {}))  # noqa: S310 - `_is_safe` has checked it
+    asked = http.Request(url, data, dict(headers or {}))  # noqa: S310 - `is_safe` has checked it
     try:
         with http.build_opener(NoRedirects).open(asked, timeout=TIMEOUT) as reply:
             found = json.loads(reply.read(LONGEST_REPLY))
@@ -302,7 +302,7 @@ def _person(oidc: Oidc, claims: Mapping[str, Any]) -> Principal:
     return who
 
 
-def _is_safe(url: str) -> bool:
+def is_safe(url: str) -> bool:
     """Return whether the connection to an address is encrypted, or stays on this machine."""
     parts = urlsplit(url)
     is_local = parts.hostname in ("localhost", "127.0.0.1", "::1")

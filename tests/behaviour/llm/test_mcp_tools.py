@@ -1,6 +1,6 @@
 """Tools of real MCP servers over pipes and HTTP: listed once, called as steps, never repeated blindly."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,10 @@ import pytest
 import limpet
 from limpet import testing
 from limpet.adapters.mcp import MCPTools
+from limpet.engine.definitions.tools import Tool
+from limpet.engine.definitions.traits import Traits
 from limpet.errors import DefinitionError
+from limpet.llm.tools import CallableTool
 from limpet.testing import ScriptedModel, calls
 from tests.servers.mcp import SERVER, serving
 
@@ -60,7 +63,7 @@ async def test_mcp_tools_are_called_as_steps(server: Any, letters: Path) -> None
             "odd_name",
         ]
         [sent] = [each for each in started if each["tool"] == "send"]
-        assert (sent["effect"], sent["args"]["json"]) == ("once", {"arguments": {"name": "Ann", "text": "hello"}})
+        assert (sent["effect"], sent["args"]["json"]) == ("once", {"name": "Ann", "text": "hello"})
         assert letters.read_text() == f"Ann: hello {sent['key']}\n"
         assert (await app.prompt("r", step=2)).is_exact
         assert "lookup" in [each.name for each in model.prompts[0].tools]
@@ -121,3 +124,42 @@ async def test_trust_hints_uses_the_servers_hints_and_unknown_tool_names_are_ref
             await app.run(wrong, "go", id="w")
     with pytest.raises(DefinitionError, match="use none, idempotent, once"):
         MCPTools("http://x", effects={"send": "transaction"})
+
+
+class NestedTools(MCPTools):
+    """Tools as 0.1.0 called them: with one argument that has all arguments in it."""
+
+    def callable_tools(self, listed: Sequence[Mapping[str, Any]]) -> list[CallableTool]:
+        def nested(each: CallableTool) -> CallableTool:
+            async def call(arguments: dict[str, Any]) -> Any:
+                return f"{arguments['name']} lives far away"
+
+            tool: Tool[..., Any, Any] = Tool(call, each.spec.name, Traits(effect="once"))
+
+            async def does(run: limpet.Run, args: dict[str, Any]) -> Any:
+                return await run.step(tool, args)
+
+            return each._replace(execute=does)
+
+        return [nested(each) for each in super().callable_tools(listed)]
+
+
+async def test_a_run_of_an_earlier_version_continues(letters: Path) -> None:
+    """Its recorded calls have their arguments in one; later ones do not."""
+
+    def made(kind: type[MCPTools]) -> limpet.Agent[str, str]:
+        model = ScriptedModel(
+            calls("lookup", name="Bo"), calls("ask_person", question="?"), calls("lookup", name="Ann"), "ok"
+        )
+        return helper(model, kind([*SERVER, str(letters)], name="desk"))
+
+    async with testing.app(made(NestedTools)) as app:
+        handle = await app.start("mcp_helper", "go", id="r")
+        await app.settle()
+        app.deploy(made(MCPTools))
+        await app.crash()
+        [request] = await app.inbox()
+        await app.answer(request, "yes", by="me")
+        assert await handle.result() == "ok"
+        args = [each.body["args"]["json"] for each in await app.log("r") if each.body.get("tool") == "lookup"]
+        assert args == [{"arguments": {"name": "Bo"}}, {"name": "Ann"}]

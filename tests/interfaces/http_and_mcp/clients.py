@@ -16,6 +16,7 @@ from mcp_types import TextContent
 
 import limpet
 from limpet import testing
+from limpet.mcp.tool_results import DATA
 from tests.servers.preloaded import LIMPET, PipedProgram
 
 TOKEN = "limpet_" + "5a" * 32
@@ -88,9 +89,10 @@ def serving(url: str, *words: str, **env: str) -> Iterator[httpx.Client]:
 
 
 @asynccontextmanager
-async def over_pipes(url: str) -> AsyncIterator[Client]:
-    """Start an MCP server over pipes, and yield its client."""
-    server = StdioServerParameters(command=LIMPET, args=["mcp", "--url", url], env=dict(os.environ))
+async def over_pipes(url: str, *roles: str) -> AsyncIterator[Client]:
+    """Start an MCP server over pipes, and yield its client, who may read all data unless roles say otherwise."""
+    words = [word for role in roles or ("auditor", "approver") for word in ("--role", role)]
+    server = StdioServerParameters(command=LIMPET, args=["mcp", "--url", url, *words], env=dict(os.environ))
     async with Client(stdio_client(server)) as client:
         yield client
 
@@ -107,11 +109,15 @@ async def over_http(server: httpx.Client) -> AsyncIterator[Client]:
 
 async def call_json(client: Client, tool: str, /, **given: Any) -> Any:
     """Call a tool and return its result as data."""
-    return json.loads(text_of(await client.call_tool(tool, given)))
+    result = await client.call_tool(tool, given)
+    data = json.loads(text_of(result))
+    assert data == result.structured_content
+    return data
 
 
 def text_of(result: Any) -> str:
-    """Return the text of a result with a single text content."""
-    [content] = result.content
+    """Return the text of a result, which comes after the note that it is data."""
+    note, content = result.content
     assert isinstance(content, TextContent)
+    assert note.text == DATA
     return content.text

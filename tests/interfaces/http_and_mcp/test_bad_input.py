@@ -16,7 +16,9 @@ from limpet.service.operation import Operation, operations_of
 from limpet.web import asgi
 from tests.interfaces.http_and_mcp.clients import TOKEN, fill, text_of
 
-OPERATIONS = {name: each for name, each in operations_of(limpet.App).items() if "mcp" in each.doors}
+OPERATIONS = {
+    name: each for name, each in operations_of(limpet.App).items() if "mcp" in each.doors and not each.is_command
+}
 
 GOOD = {"authorization": f"Bearer {TOKEN}"}
 TEXTS = [

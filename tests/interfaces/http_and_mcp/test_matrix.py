@@ -220,7 +220,7 @@ class Door:
         found = await self.rpc(token, "tools/call", {"name": operation.name, "arguments": given})
         if "result" not in found:
             return Reply(found["code"], json.dumps(found))
-        text = found["result"]["content"][0]["text"]
+        text = found["result"]["content"][1]["text"]
         return Reply(json.loads(text)["code"] if found["result"].get("isError") else "done", text)
 
     async def rpc(self, token: str, method: str, params: Arguments) -> Any:
@@ -337,7 +337,10 @@ async def check_own_tenant(
 ) -> None:
     reply = await send(own.tokens[role], operation, arguments_of(operation, own))
     wanted = "done" if operation.name in MAY[role] else "not_permitted"
-    assert reply.code == wanted, (operation.name, role, reply.text)
+    if operation.is_command and send.__name__ == "mcp":  # over HTTP, it has been done already
+        assert (reply.code == "not_permitted") == (wanted == "not_permitted"), (operation.name, role, reply.text)
+    else:
+        assert reply.code == wanted, (operation.name, role, reply.text)
     assert other.word not in reply.text, (operation.name, role)
     if operation.name == "audit" and reply.code == "done":  # its subjects are the ids that callers sent
         assert {each["tenant"] for each in reply.data["items"]} <= {own.name, ""}
@@ -382,7 +385,7 @@ async def test_resources_need_the_roles_of_their_queries() -> None:
         for own, other in ((main, acme), (acme, main)):
             for role, may in MAY.items():
                 listed = await door.rpc(own.tokens[role], "resources/list", {})
-                assert ("result" in listed) == ("runs" in may), role
+                assert ("result" in listed) == bool(may & {"runs", "inbox"}), role
                 assert other.name not in json.dumps(listed)
                 for tenant in (own, other):
                     for uri in (

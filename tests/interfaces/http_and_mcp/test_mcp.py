@@ -1,4 +1,4 @@
-"""MCP: read-only tools, and the state of each task as a resource."""
+"""MCP: tools, and the state of each task as a resource."""
 
 import json
 import os
@@ -17,6 +17,7 @@ from mcp_types import INVALID_PARAMS, TextResourceContents
 import limpet
 from limpet import testing
 from limpet.adapters.mcp import MCPTools
+from limpet.mcp.tool_table import BEHIND_QUERY
 from limpet.service.operation import operations_of
 from tests.interfaces.http_and_mcp.clients import SERVERS, TOKEN, call_json, fill, over_http
 from tests.servers import preloaded
@@ -28,16 +29,21 @@ STATE = "state://agents/doors_support/tasks/refund-50"
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_every_operation_is_a_read_only_tool(server: httpx.Client, pipes: Client) -> None:
-    """Over pipes and HTTP, with the newest protocol."""
+async def test_the_tools_are_those_of_the_caller(server: httpx.Client, pipes: Client) -> None:
+    """Over pipes and HTTP, with the newest protocol. Rare queries are behind one tool."""
+    reading = {name for name, each in OPERATIONS.items() if not each.is_command} - BEHIND_QUERY | {"query"}
+    deciding = {"answer", "approve", "reject"}
+    changing = {name for name, each in OPERATIONS.items() if each.is_command} - deciding
     async with over_http(server) as http:
-        for client in (pipes, http):
+        for client, wanted in ((pipes, reading | deciding), (http, reading | changing)):
             assert client.protocol_version == "2026-07-28"
             assert client.server_info is not None
             assert client.server_info.version == limpet.__version__
             tools = (await client.list_tools()).tools
-            assert [each.name for each in tools] == [*OPERATIONS]
-            assert all(each.annotations is not None and each.annotations.read_only_hint for each in tools)
+            assert {each.name for each in tools} == wanted | {"wait"}
+            for each in tools:
+                assert each.annotations is not None
+                assert each.annotations.read_only_hint == (each.name in reading)
             assert all(each.input_schema["additionalProperties"] is False for each in tools)
 
 
@@ -75,12 +81,12 @@ async def test_state_and_context_are_resources(server: httpx.Client, pipes: Clie
                 "task_id": "letter-1",
                 "state": "waiting",
             }
-            assert all([(await read(each))["uri"] == each for each in listed])
+            assert all([(await read(each))["uri"] == each for each in listed if each.startswith("state:")])
             templates = (await client.list_resource_templates()).resource_templates
-            assert [each.uri_template for each in templates] == [
+            assert {each.uri_template for each in templates} >= {
                 "state://agents/{agent}/tasks/{task}",
                 "limpet://runs/{run}/context",
-            ]
+            }
 
 
 @pytest.mark.parametrize(
@@ -94,7 +100,7 @@ async def test_state_and_context_are_resources(server: httpx.Client, pipes: Clie
         "state://agents//tasks/refund-50",
         "limpet://runs/chat-7/context",
         "limpet://runs/refund-50/../refund-50/context",
-        "limpet://runs/refund-50/log",
+        "limpet://runs/refund-50/events",
         "limpet://runs/%00/context",
         "file:///etc/passwd",
         "http://localhost/",
@@ -112,8 +118,8 @@ async def test_an_unknown_resource_address_is_refused(server: httpx.Client, addr
 async def test_an_unknown_tool_is_refused(server: httpx.Client) -> None:
     async with over_http(server) as client:
         with pytest.raises(MCPError) as refused:
-            await client.call_tool("approve", {"request": "1"})
-        assert "but runs, task, tasks, info, show, " in refused.value.data["message"]
+            await client.call_tool("approve_all", {"request": "1"})
+        assert ", runs, show, step, " in refused.value.data["message"]
 
 
 def test_mcp_over_http_accepts_only_posted_json_of_limited_size(server: httpx.Client) -> None:
@@ -135,7 +141,9 @@ def test_mcp_over_http_accepts_only_posted_json_of_limited_size(server: httpx.Cl
 async def test_an_agent_reads_the_context_of_another_run_over_mcp(url: str) -> None:
     """The call is a recorded step of its run."""
     model = testing.ScriptedModel(testing.calls("context", run="refund-950", max_tokens=200), "It was settle 950.")
-    tools = MCPTools([LIMPET, "mcp", "--url", url], name="limpet", only=["context"], trust_hints=True)
+    tools = MCPTools(
+        [LIMPET, "mcp", "--role", "auditor", "--url", url], name="limpet", only=["context"], trust_hints=True
+    )
     agent = limpet.llm_agent("doors_reader", model=model, instructions="Look.", tools=[tools])
     async with testing.app(agent) as app:
         assert await app.run(agent, "what was the goal?", id="r") == "It was settle 950."

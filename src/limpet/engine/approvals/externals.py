@@ -11,6 +11,7 @@ from msgspec import Raw
 
 from limpet.arguments import brief, defining
 from limpet.clock import Duration, microseconds
+from limpet.engine.definitions.call_context import Call
 from limpet.engine.definitions.tools import Tool, check_function
 from limpet.engine.definitions.traits import Traits
 from limpet.engine.execution.execution import Execution
@@ -41,6 +42,10 @@ class External(Generic[P, T]):
 
     def __repr__(self) -> str:
         return f"<external {self.name}>"
+
+    def valid_for(self, call: Call | None) -> int:  # noqa: ARG002 - other sources use it
+        """Return how many microseconds the data that this call read is valid."""
+        return self.ttl
 
     def is_same(self, before: Any, after: Any, versions: Mapping[str, int]) -> bool:
         """Return whether two results, as JSON, are equal, or mean the same according to the source's own rule."""
@@ -135,7 +140,7 @@ class ExternalReads:
         step.is_check = True
         plain = source.tool.plain_result(await self._steps.run(step, record))
         if record is None:  # the code does not see this read, because it would not see it on replay
-            until = x.kit.now() + source.ttl
+            until = x.kit.now() + source.valid_for(step.call)
             x.journal.add(b.ExternalRead(source=source.name, key=seen.key, number=step.number, stale_at=until))
             output, _ = step.pack(x.kit.store, x.kit.store.redaction.value(plain))
             x.memory.note_read(source.name, seen.key, Read(output, until, step.packed))
@@ -165,7 +170,7 @@ class ExternalReads:
                 source=f"{source.name} (stubbed)" if step.made_up else source.name,
                 step=step.number,
             )
-            patch, until = StatePatch(facts=(fact,)), x.kit.now() + source.ttl
+            patch, until = StatePatch(facts=(fact,)), x.kit.now() + source.valid_for(step.call)
             x.journal.add(b.ExternalRead(source=source.name, key=key, number=step.number, stale_at=until))
             ticket = x.recorder.settle(b.StatePatched(name=name, patch=patch, number=step.number))
             output, _ = step.pack(x.kit.store, plain)

@@ -129,11 +129,10 @@ class Tool(Generic[P, T_co, R_co]):
     ) -> "Tool[P, T_co, R_co]":
         """Return the tool with other options: `name` of its steps in the log, `retry`, and `timeout` of one attempt."""
         longer = self.traits.timeout if timeout is None else microseconds(timeout)
-        other: Tool[P, T_co, R_co] = Tool(
-            self.fn, self.name, replace(self.traits, retry=as_retry(retry) or self.traits.retry, timeout=longer)
-        )
-        other.step_name, other.hooks, other.kind = name or self.step_name, self.hooks, self.kind
-        other.fresh = self.fresh
+        other = copy(self)
+        other.__dict__.pop("plain_call", None)  # depends on the traits
+        other.traits = replace(self.traits, retry=as_retry(retry) or self.traits.retry, timeout=longer)
+        other.step_name = name or self.step_name
         return other
 
     def with_call(self, fn: Callable[..., Any], traits: Traits) -> "Tool[P, T_co, R_co]":
@@ -279,6 +278,10 @@ class Tool(Generic[P, T_co, R_co]):
         bound.arguments.update({name: self._load(name, value) for name, value in given.items() if name not in real})
         bound.arguments.update(real)
         return bound.args, bound.kwargs
+
+    def passed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call of the function, by name."""
+        return dict(self._signature.bind(*args, **kwargs).arguments)
 
     def plain_result(self, value: object) -> Any:
         """Return a result as JSON; the caller checks it when it stores it."""

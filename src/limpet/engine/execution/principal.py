@@ -38,6 +38,8 @@ class Principal:
     """The store that the caller belongs to, if a server has several."""
     address: str = ""
     """Network address from which the caller sends a request."""
+    is_confirmed: bool = False
+    """Whether the person has confirmed this very command in a form of their MCP client. A model cannot."""
 
     @property
     def sender(self) -> Sender:

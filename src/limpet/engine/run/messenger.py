@@ -56,7 +56,7 @@ class Messenger:
             if await x.recorder.retry_store(lambda: x.kit.store.has_command(run, id)):
                 return  # An earlier attempt sent it, and it may be applied by now.
             found = await x.recorder.retry_store(lambda: patch_to_send(x.kit.store, run, change, source=f"run {x.run}"))
-            await self._send(run, b.PatchReceived(command=id, patch=found, **sent_by_run(x.run)))
+            await self._send(run, b.PatchReceived(command=id, patch=found.patch, **sent_by_run(x.run)))
 
         return self._step(patch, "send_patch", run, change)
 

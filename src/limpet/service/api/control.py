@@ -13,18 +13,20 @@ from limpet.engine.execution.handle import Handle
 from limpet.engine.execution.principal import Principal
 from limpet.engine.execution.views import RunInfo
 from limpet.engine.run.sent_patch import patch_to_send
-from limpet.errors import InvalidArgument
+from limpet.errors import InvalidArgument, StoreBusy
 from limpet.events import Limits
 from limpet.events import bodies as b
 from limpet.service.api.core import AppCore
 from limpet.service.extend import RunExtension, budget_request, plan_extension
-from limpet.service.operation import By, CommandId, InDoors, Param, RunId, command
+from limpet.service.operation import ALL_DOORS, MAX_INTEGER, By, CommandId, InDoors, Param, RunId, command
 from limpet.service.resolve import run_of
 from limpet.state.fold import BUILT_IN
 from limpet.stores import ReadyRun, RunRow
 
 __all__ = ["Control"]
 
+# How often a patch is checked again because its run went on meanwhile.
+CHECKS = 50
 Texts = Annotated[Sequence[str] | None, InDoors(list[str] | None)]
 Named = Annotated[Mapping[str, Any] | None, InDoors(dict[str, Any] | None)]
 
@@ -52,7 +54,7 @@ class Control(AppCore):
 
     topic = "Control runs"
 
-    @command("/runs/{run}/resume", needs="control", result=RunInfo, example="ticket-42")
+    @command("/runs/{run}/resume", needs="control", doors=ALL_DOORS, result=RunInfo, example="ticket-42")
     async def resume(self, run: RunId, /, *, by: By = None, command_id: CommandId = None) -> Handle[Any]:
         """Resume a paused run, or a failed one from its failed step. A completed run is left unchanged."""
         row = await run_of(self.store, run)
@@ -62,7 +64,11 @@ class Control(AppCore):
         return Handle(self._port, run, self._find_code(row.agent, row.agent_version))
 
     @command(
-        "/runs/{run}/extend", needs="control", result=RunInfo, example="ticket-42 --budget max_steps=40 --deadline 2h"
+        "/runs/{run}/extend",
+        needs="control",
+        doors=ALL_DOORS,
+        result=RunInfo,
+        example="ticket-42 --budget max_steps=40 --deadline 2h",
     )
     async def extend(
         self,
@@ -114,7 +120,7 @@ class Control(AppCore):
         await self._inbox.answer(request, given, who, id)
         return True
 
-    @command("/runs/{run}/pause", needs="control", result=RunInfo, example="ticket-42")
+    @command("/runs/{run}/pause", needs="control", doors=ALL_DOORS, result=RunInfo, example="ticket-42")
     async def pause(
         self,
         run: RunId,
@@ -132,6 +138,7 @@ class Control(AppCore):
     @command(
         "/runs/{run}/cancel",
         needs="control",
+        doors=ALL_DOORS,
         result=RunInfo,
         is_destructive=True,
         example='ticket-42 --reason "the customer withdrew it"',
@@ -190,28 +197,57 @@ class Control(AppCore):
     @command(
         "/runs/{run}/patch",
         needs="control",
+        doors=ALL_DOORS,
         result=RunInfo,
         is_idempotent=False,
         example="""ticket-42 --facts '{"cents": 900}'""",
     )
     async def patch(
-        self, run: RunId, /, *, by: By = None, command_id: CommandId = None, **change: Unpack[PatchParams]
+        self,
+        run: RunId,
+        /,
+        *,
+        seq: Annotated[
+            int | None,
+            Param(
+                ge=1,
+                le=MAX_INTEGER,
+                description="Event at which you read the state: `seq` of `state`. Refused if what it touches changed.",
+            ),
+        ] = None,
+        by: By = None,
+        command_id: CommandId = None,
+        **change: Unpack[PatchParams],
     ) -> None:
         """Send a patch of the working state to a run, which applies it at its next turn.
 
         The agent must use `run.turns`, as LLM agents do; the patch waits until then. Statuses of plan items, the budget
         and constraints cannot be patched from outside; `extend` raises a budget.
+
+        With `seq`, the patch is refused (PatchOutdated) if the run, or another patch that it has received, has changed
+        since that event what this one touches: the goal, the plan, a fact, a question or a flag.
         """
         await run_of(self.store, run)
         who, id = self._principal(by), self._command_id(command_id)
         if command_id is not None and await self.store.has_command(run, id):
-            return  # The command is repeated.
-        patch = await patch_to_send(self.store, run, change, source=who.name or "outside")
-        await self._send(run, b.PatchReceived(command=id, patch=patch, **who.sender))
+            return None  # The command is repeated.
+        source = who.name or "outside"
+        for _ in range(CHECKS):
+            found = await patch_to_send(self.store, run, change, source=source, read_at=seq)
+            body = b.PatchReceived(command=id, patch=found.patch, **who.sender)
+            if seq is None:
+                return await self._send(run, body)
+            self._check_open()
+            if await self.store.send_checked(run, body, actor=self._actor, seq=found.seq):
+                if self._worker_loop is not None:
+                    self._worker_loop.wake()
+                return None
+        raise StoreBusy(reason=f"the log of {run} grew {CHECKS} times while a patch of it was checked")
 
     @command(
         "/runs/{run}/signals/{name}",
         needs="control",
+        doors=ALL_DOORS,
         result=RunInfo,
         is_idempotent=False,
         example="""ticket-42 paid '{"cents": 900}'""",

@@ -16,7 +16,7 @@ from limpet.service.api.core import AppCore
 from limpet.service.fork import ForkOptions, make_fork, plan_fork
 from limpet.service.given_times import read_time
 from limpet.service.initial_state import digest_of
-from limpet.service.operation import By, InDoors, Param, RunId, command
+from limpet.service.operation import ALL_DOORS, By, InDoors, Param, RunId, command
 from limpet.service.queries import check_last, check_status
 from limpet.service.replay import Replay, ReplayCheck, ReplayOptions, check, replay
 from limpet.service.resolve import each_run, run_of
@@ -35,6 +35,7 @@ class Forks(AppCore):
     @command(
         "/runs/{run}/fork",
         needs="control",
+        doors=ALL_DOORS,
         result=RunInfo,
         is_idempotent=False,
         example="ticket-42 --at 6 --effects ask",

@@ -8,6 +8,7 @@ from limpet.engine.run.conversation import Message
 from limpet.service.api.core import AppCore
 from limpet.service.conversations import CompactionInfo, ConversationInfo, Delivery, SessionInfo
 from limpet.service.operation import (
+    ALL_DOORS,
     MAX_INTEGER,
     By,
     CommandId,
@@ -34,6 +35,7 @@ class Messages(AppCore):
     @command(
         "/conversations/{conversation}/messages",
         needs="control",
+        doors=ALL_DOORS,
         result=Delivery,
         is_idempotent=False,
         example='chat-7 "and the other one?"',

@@ -11,6 +11,7 @@ from limpet.service.access import may
 from limpet.service.api.core import AppCore
 from limpet.service.inbox import Decided, GrantInfo
 from limpet.service.operation import (
+    ALL_DOORS,
     Caller,
     CommandId,
     Cursor,
@@ -78,6 +79,10 @@ class Requests(AppCore):
             self._inbox.check_asked(found, only_for)
         return found
 
+    async def _may_decide(self, request: Request, who: Principal) -> bool:
+        """Return whether a caller may decide a request."""
+        return await self._inbox.may_decide(request, who)
+
     @query("/requests/{request}/precedents", needs=("payloads", "decide"), is_large=True, example="01j9x")
     async def precedents(self, request: RequestId, /, *, caller: Caller = None) -> Page[Precedent]:
         """List what followed the call that a request is about in the agent's last 20 runs, the newest first.
@@ -89,7 +94,7 @@ class Requests(AppCore):
             return Page([])
         return Page(await precedents_of(self.store, await run_of(self.store, found.run), found.tool))
 
-    @command("/requests/{request}/answer", needs="decide", example="01j9x red")
+    @command("/requests/{request}/answer", needs="decide", doors=ALL_DOORS, example="01j9x red")
     async def answer(
         self,
         request: GivenRequest,
@@ -102,7 +107,12 @@ class Requests(AppCore):
         """Answer a request. The answer must match what the request asks for. The first answer is final."""
         return await self._inbox.answer(request, answer, self._principal(by), self._command_id(command_id))
 
-    @command("/requests/{request}/approve", needs="decide", example="""01j9x --args '{"cents": 900}'""")
+    @command(
+        "/requests/{request}/approve",
+        needs="decide",
+        doors=ALL_DOORS,
+        example="""01j9x --args '{"cents": 900}'""",
+    )
     async def approve(
         self,
         request: GivenRequest,
@@ -123,7 +133,12 @@ class Requests(AppCore):
         who, id = self._principal(by), self._command_id(command_id)
         return await self._inbox.approve(request, who, id, args, standing=standing)
 
-    @command("/requests/{request}/reject", needs="decide", example='01j9x --because "too much for one day"')
+    @command(
+        "/requests/{request}/reject",
+        needs="decide",
+        doors=ALL_DOORS,
+        example='01j9x --because "too much for one day"',
+    )
     async def reject(
         self,
         request: GivenRequest,

@@ -48,6 +48,7 @@ After = Annotated[
 Ended = b.RunCompleted | b.RunFailed | b.RunCancelled
 ENDS = frozenset({"run.completed", "run.failed", "run.cancelled"})
 """Kinds of the events with which a run ends."""
+STARTS = frozenset({"run.created", "run.forked", "conversation.created", "conversation.forked"})
 _REPLY_CURSOR = re.compile(r"([0-9]{1,18})((?:\.[0-9]{1,18}-[0-9]{1,18})*)")
 
 
@@ -183,6 +184,23 @@ class Streams(AppCore):
             if row.type == "run"
         }
 
+    async def _changed_names(self) -> AsyncIterator[frozenset[str]]:
+        """Yield what changes, from now on: `run:ID` for a run or conversation, `runs` for a new one, and `inbox`.
+
+        The first item is empty: it says that nothing is missed from then on. `*` says that anything may have changed.
+        """
+        listener, first = self._check_open(), frozenset[str]()
+        while True:
+            viewer = await self._feed.add(listener)
+            try:
+                yield first
+                while not viewer.is_behind:
+                    if changed := frozenset(name for item in await viewer.take() for name in _changed_by(item)):
+                        yield changed
+            finally:
+                self._feed.remove(viewer)
+            first = frozenset({"*"})
+
     @stream("/streams/inbox", needs=("payloads", "decide"))
     async def watch_inbox(
         self,
@@ -274,6 +292,16 @@ class Streams(AppCore):
                 self._feed.remove(viewer)
             if not may_catch_up:
                 raise FellBehind
+
+
+def _changed_by(item: FeedItem) -> Iterator[str]:
+    """Yield names of what an event changes."""
+    kind = item.event.kind
+    yield f"run:{item.event.run}"
+    if kind in STARTS:
+        yield "runs"
+    if kind in ENDS or kind.startswith("request."):
+        yield "inbox"
 
 
 def _start_at(cursor: str) -> Any:

@@ -128,6 +128,14 @@ class Logs(Payloads):
         assert done.heads[0] is not None
         return done.heads[0]
 
+    async def send_checked(self, run: str, *bodies: AnyBody, actor: str, seq: int) -> bool:
+        """Send commands that were checked when the run's last event was `seq`, and return whether they were sent.
+
+        Nothing is written if others wrote to the run since. A repeated command counts as sent.
+        """
+        done = await self.append(writes.SendCommands(run=run, bodies=bodies, actor=actor, seq=seq))
+        return not isinstance(done, writes.Missed)
+
     async def transact(
         self, run: str, *, after: Head, fence: int, actor: str, work: writes.Work, is_current: bool = False
     ) -> writes.Transacted:

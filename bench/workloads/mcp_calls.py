@@ -1,0 +1,212 @@
+"""The MCP server of a process: calls a second over HTTP and stdio, beside a minimal server on the same SDK.
+
+Both servers run at the same time, and calls go to one and the other in turns, so that the machine is the same for both.
+"""
+
+import asyncio
+import http.client
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import limpet
+
+__all__ = ["mcp_calls", "mcp_start"]
+
+LIMPET = str(Path(sys.executable).with_name("limpet"))
+TOKEN = "0123456789abcdef0123456789abcdef"
+REVISION = "2026-07-28"
+BATCHES = 20
+MINIMAL = """\
+import socket, sys
+import uvicorn
+from mcp.server import MCPServer
+
+server = MCPServer("minimal")
+
+@server.tool()
+def echo(text: str) -> str:
+    return text
+
+if sys.argv[1:] == ["http"]:
+    listening = socket.create_server(("127.0.0.1", 0))
+    named = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=listening.detach())
+    print('{"url": "http://127.0.0.1:%d"}' % named.getsockname()[1], flush=True)
+    app = server.streamable_http_app(json_response=True, stateless_http=True)
+    config = uvicorn.Config(app, access_log=False, log_level="warning", http="h11")
+    uvicorn.Server(config).run([named])
+else:
+    server.run("stdio")
+"""
+WITH_ECHO = """\
+import asyncio, sys
+import mcp_types as t
+import limpet
+from limpet.mcp.offer import Offer, ToolOffer
+from limpet.mcp.server import over_http, server_of
+from mcp.server.stdio import stdio_server
+
+URL, HOW, TOKEN = sys.argv[1:]
+SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+
+async def echo(_, wanted):
+    said = wanted.arguments["text"]
+    return t.CallToolResult(content=[t.TextContent(text=said)], structured_content={"result": said})
+
+also = Offer(tools=[ToolOffer(shown=t.Tool(name="echo", description="", input_schema=SCHEMA), run=echo)])
+
+async def main():
+    async with limpet.open(URL, worker=False) as app:
+        if HOW == "stdio":
+            server = server_of({"main": app}, also=also)
+            async with stdio_server() as (reading, writing):
+                await server.run(reading, writing, server.create_initialization_options())
+        else:
+            from limpet.web.server import ServerOptions, serve
+            options = ServerOptions(
+                host="127.0.0.1", port=0, token=TOKEN, rate=1e6, also={"/mcp": over_http({"main": app}, also=also)}
+            )
+            await serve({"main": app}, options, lambda url: print('{"url": "%s"}' % url, flush=True))
+
+asyncio.run(main())
+"""
+ECHO = ("echo", {"text": "x" * 200})
+TOOLS = {"echo": ECHO, "info": ("info", {"run": "r-0"})}
+Call = Callable[[int], Any]
+
+
+@limpet.agent(name="bench_called")
+async def called(run: limpet.Run, number: int) -> int:
+    """Returns its input."""
+    await run.patch(goal=f"return {number}")
+    return number
+
+
+def mcp_calls(url: str, how: str, tool: str, calls: int) -> dict[str, float]:
+    """Return calls a second of Limpet and of a minimal server, Limpet's share of it in percent, and milliseconds.
+
+    `tool` is echo, which both servers have, or info, which reads a run.
+    """
+    asyncio.run(_filled(url))
+    connect = _over_http if how == "http" else _over_stdio
+    command = _command(url, how) if tool == "info" else [sys.executable, "-c", WITH_ECHO, url, how, TOKEN]
+    with ExitStack() as stack:
+        ours = stack.enter_context(connect(command, TOOLS[tool]))
+        minimal = stack.enter_context(connect([sys.executable, "-c", MINIMAL, how], ECHO))
+        taken: dict[Call, list[float]] = {ours: [], minimal: []}
+        for number in range(BATCHES + 1):
+            for call in (ours, minimal) if number % 2 else (minimal, ours):
+                found = [_timed(call, each) for each in range(calls // BATCHES)]
+                taken[call] += found if number else []  # the first batch warms up
+    seconds, bare = statistics.median(taken[ours]), statistics.median(taken[minimal])
+    return {"calls": 1 / seconds, "bare": 1 / bare, "share": 100 * bare / seconds, "p50": seconds * 1e3}
+
+
+def mcp_start(url: str, times: int) -> dict[str, float]:
+    """Return the CPU and the time of `limpet mcp` until its first answer, in milliseconds."""
+    asyncio.run(_filled(url))
+    found: list[tuple[float, float]] = []
+    for _ in range(times):
+        begun = time.monotonic()
+        process = subprocess.Popen(_command(url, "stdio"), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(_request(0, *TOOLS["info"]))
+        process.stdin.flush()
+        _answer(process.stdout.readline())
+        taken = time.monotonic() - begun
+        process.kill()
+        _, _, used = os.wait4(process.pid, 0)
+        process.returncode = 0
+        found.append((used.ru_utime + used.ru_stime, taken))
+        process.stdin.close()
+        process.stdout.close()
+    return {
+        "cpu": statistics.median(cpu for cpu, _ in found) * 1e3,
+        "time": statistics.median(taken for _, taken in found) * 1e3,
+    }
+
+
+def _command(url: str, how: str) -> list[str]:
+    if how == "http":
+        return [LIMPET, "serve", "--url", url, "--port", "0", "--json", "--rate", "1000000"]
+    return [LIMPET, "mcp", "--url", url, "--role", "operator"]
+
+
+async def _filled(url: str) -> None:
+    async with limpet.open(url, agents=[called]) as app:
+        await app.run(called, 0, id="r-0")
+
+
+def _request(number: int, tool: str, arguments: dict[str, Any]) -> bytes:
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": REVISION,
+        "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    params = {"name": tool, "arguments": arguments, "_meta": meta}
+    return json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}).encode() + b"\n"
+
+
+def _answer(line: bytes) -> None:
+    """Check that a line is the result of a call."""
+    found = json.loads(line)
+    if found.get("result", {"isError": True}).get("isError"):
+        raise RuntimeError(f"not a result: {line[:500]!r}")
+
+
+def _timed(call: Call, number: int) -> float:
+    begun = time.monotonic()
+    call(number)
+    return time.monotonic() - begun
+
+
+@contextmanager
+def _over_stdio(command: Sequence[str], tool: tuple[str, dict[str, Any]]) -> Iterator[Call]:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+        writing, reading = server.stdin, server.stdout
+        assert writing is not None
+        assert reading is not None
+
+        def call(number: int) -> None:
+            writing.write(_request(number, *tool))
+            writing.flush()
+            _answer(reading.readline())
+
+        try:
+            yield call
+        finally:
+            server.kill()
+
+
+@contextmanager
+def _over_http(command: Sequence[str], tool: tuple[str, dict[str, Any]]) -> Iterator[Call]:
+    env = {**os.environ, "LIMPET_TOKEN": TOKEN}
+    headers = {
+        "Authorization": f"Bearer {TOKEN}",
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": REVISION,
+        "Mcp-Method": "tools/call",
+        "Mcp-Name": tool[0],
+    }
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env) as server:
+        assert server.stdout is not None
+        connection = http.client.HTTPConnection(json.loads(server.stdout.readline())["url"][7:], timeout=60)
+
+        def call(number: int) -> None:
+            connection.request("POST", "/mcp", _request(number, *tool), headers)
+            _answer(connection.getresponse().read())
+
+        try:
+            yield call
+        finally:
+            connection.close()
+            server.terminate()
