@@ -29,8 +29,8 @@ WAITING = (
     "happens if I do not decide. Do not decide anything: I do that myself."
 )
 CONTINUE = (
-    "Continue this task where the run left it. Do not repeat what was done. Begin with what is open in its plan and its "
-    "questions, and say what you do first."
+    "Continue this task where the run left it. Do not repeat what was done. Begin with what is open in its plan and "
+    "its questions, and say what you do first."
 )
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from importlib.metadata import version
-from secrets import token_bytes
 from typing import Any
 
 import mcp_types as t
@@ -116,12 +115,17 @@ class _Served:
             on_completion=self._complete,
         )
         self._tasks.add_to(made)
-        keys = None if self._link_keys is None else self._link_keys.derived("mcp request state")
-        sealing = RequestStateSecurity(
-            keys=keys or [token_bytes(32)], ttl=FORM_LASTS, bind_principal=lambda asked: _identity(self._caller(asked))
-        )
-        made.middleware.append(RequestStateBoundary(sealing, default_audience=NAME))
+        made.middleware.append(RequestStateBoundary(self._sealing(), default_audience=NAME))
         return made
+
+    def _sealing(self) -> RequestStateSecurity:
+        """Return how the state of forms is sealed: for one caller, and for some time."""
+        if self._link_keys is None:
+            found = RequestStateSecurity.ephemeral(ttl=FORM_LASTS)
+        else:
+            found = RequestStateSecurity(keys=self._link_keys.derived("mcp request state"), ttl=FORM_LASTS)
+        found.bind_principal = lambda asked: _identity(self._caller(asked))
+        return found
 
     def _caller(self, asked: ServerRequestContext[Any]) -> Principal:
         """Return the authenticated caller over HTTP, or the process that started this one."""
@@ -179,4 +183,4 @@ class _Served:
 
 def _identity(who: Principal) -> str:
     """Return a text for whom the state of a form is valid."""
-    return "\0".join((who.tenant, who.kind, who.name))
+    return f"{who.tenant}\0{who.kind}\0{who.name}"

@@ -215,7 +215,7 @@ def _tasks_of(call: McpCall, wanted: t.SubscriptionFilter) -> list[str]:
 
 def missing_tasks() -> MCPError:
     """Return the error for a client that does not say that it supports tasks."""
-    needed = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
+    needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
     return MCPError(t.MISSING_REQUIRED_CLIENT_CAPABILITY, f"The client must declare the extension {TASKS}", needed)
 
 

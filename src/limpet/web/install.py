@@ -15,12 +15,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from limpet.clock import SECOND, SystemClock
 from limpet.engine.execution.principal import Principal
 from limpet.errors import AuthUnavailable, DefinitionError, LimpetError, NotAuthenticated
-from limpet.service.access import PRINCIPAL
+from limpet.service.access import PRINCIPAL, RECHECK
 from limpet.service.app import App
 from limpet.service.tokens import TENANT
 from limpet.web.access_log import note
 from limpet.web.api import Apps, opened, routed
-from limpet.web.event_streams import RECHECK
 from limpet.web.guard import Places, identified, marked
 from limpet.web.limits import RATE, RequestLimits
 from limpet.web.replies import refused

@@ -79,7 +79,7 @@ async def test_a_patch_that_waits_counts_as_a_change() -> None:
         await app.patch("r", seq=seq, questions=["who?"], facts={"price": 5}, command_id="one")  # repeated
         for change in ({"facts": {"price": 6}}, {"questions": ["who?"]}, {"answered": {"who?": "ann"}}):
             with pytest.raises(limpet.PatchOutdated):
-                await app.patch("r", seq=seq, **change)  # type: ignore[arg-type]
+                await app.patch("r", seq=seq, **change)
         await app.patch("r", seq=seq, facts={"other": 1}, flags=["late"])
         assert [each.kind for each in await app.log("r")].count("patch.received") == 2
 

@@ -141,7 +141,9 @@ def test_mcp_over_http_accepts_only_posted_json_of_limited_size(server: httpx.Cl
 async def test_an_agent_reads_the_context_of_another_run_over_mcp(url: str) -> None:
     """The call is a recorded step of its run."""
     model = testing.ScriptedModel(testing.calls("context", run="refund-950", max_tokens=200), "It was settle 950.")
-    tools = MCPTools([LIMPET, "mcp", "--role", "auditor", "--url", url], name="limpet", only=["context"], trust_hints=True)
+    tools = MCPTools(
+        [LIMPET, "mcp", "--role", "auditor", "--url", url], name="limpet", only=["context"], trust_hints=True
+    )
     agent = limpet.llm_agent("doors_reader", model=model, instructions="Look.", tools=[tools])
     async with testing.app(agent) as app:
         assert await app.run(agent, "what was the goal?", id="r") == "It was settle 950."

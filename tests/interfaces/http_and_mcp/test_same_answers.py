@@ -17,7 +17,9 @@ from limpet.service.operation import operations_of
 from tests.interfaces.cli.run_cli import limpet as typing
 from tests.interfaces.http_and_mcp.clients import call_json, fill, over_http, over_pipes, serving
 
-OPERATIONS = {name: each for name, each in operations_of(limpet.App).items() if "mcp" in each.doors and not each.is_command}
+OPERATIONS = {
+    name: each for name, each in operations_of(limpet.App).items() if "mcp" in each.doors and not each.is_command
+}
 
 Given = dict[str, Any]
 in_one_loop = pytest.mark.asyncio(loop_scope="module")

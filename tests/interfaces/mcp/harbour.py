@@ -70,7 +70,7 @@ async def connected(
     """Yield a client in memory. With `fills`, a person at the client fills in forms."""
     given: dict[str, Any] = {name: more.pop(name) for name in ("mode", "extensions") if name in more}
 
-    async def fill(_: Any, params: ElicitRequestParams) -> ElicitResult:
+    async def fill(context: Any, params: ElicitRequestParams) -> ElicitResult:
         assert fills is not None
         return fills(params)
 

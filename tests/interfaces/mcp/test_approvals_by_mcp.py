@@ -169,7 +169,7 @@ async def test_a_forged_or_moved_state_decides_nothing() -> None:
         one, two = await waiting(app, payer, 900, "one"), await waiting(app, payer, 9, "two")
         server = server_of({"main": app}, local=person())
         other = server_of({"main": app}, local=person())
-        forms = {"elicitation_callback": decide_nothing}
+        forms: Any = {"elicitation_callback": decide_nothing}
         async with Client(server, **forms) as client, Client(other, **forms) as stranger:
             state = (await ask(client, "approve", request=one.id)).request_state
             assert state is not None
@@ -204,7 +204,7 @@ async def test_the_state_of_one_person_is_not_valid_for_another() -> None:
         ann = server_of({"main": app}, local=person(), link_keys=keys)
         bob = server_of({"main": app}, local=person(name="bob"), link_keys=keys)
         again = server_of({"main": app}, local=person(), link_keys=keys)
-        forms = {"elicitation_callback": decide_nothing}
+        forms: Any = {"elicitation_callback": decide_nothing}
         async with Client(ann, **forms) as one, Client(bob, **forms) as two, Client(again, **forms) as three:
             state = (await ask(one, "approve", request=request.id)).request_state
             with pytest.raises(MCPError, match="requestState"):

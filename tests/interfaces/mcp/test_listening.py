@@ -37,7 +37,14 @@ async def test_a_stream_fires_when_a_run_the_inbox_or_the_list_changes() -> None
 async def test_a_stream_hears_of_what_its_caller_may_read_and_wants() -> None:
     """Nothing of other runs, of unknown URIs, or of content that never changes."""
     async with opened() as app:
-        wanted = [RUN, f"{RUN}/steps/1/before", "limpet://nothing", "limpet://agents", "limpet://sessions", "limpet://inbox"]
+        wanted = [
+            RUN,
+            f"{RUN}/steps/1/before",
+            "limpet://nothing",
+            "limpet://agents",
+            "limpet://sessions",
+            "limpet://inbox",
+        ]
         for who, honored in (
             (person(), [RUN, "limpet://sessions", "limpet://inbox"]),
             (person("viewer"), ["limpet://sessions"]),

@@ -99,7 +99,10 @@ async def test_subscriptions_stream_and_hold_no_turn() -> None:
 async def test_a_tenant_hears_nothing_of_another() -> None:
     async with network() as net:
         olga, ann = await net.mcp(OLGA), await net.mcp(ANN)
-        async with olga.listen(resource_subscriptions=[RUN]) as ours, ann.listen(resource_subscriptions=[RUN]) as theirs:
+        async with (
+            olga.listen(resource_subscriptions=[RUN]) as ours,
+            ann.listen(resource_subscriptions=[RUN]) as theirs,
+        ):
             await net.apps["main"].run(worker, "bollard", id="r")
             await take(ours, ResourceUpdated(RUN))
             await net.apps["acme"].run(worker, "capstan", id="other")
@@ -139,8 +142,8 @@ async def test_a_stream_ends_when_the_token_is_revoked() -> None:
 async def test_progress_streams_where_other_replies_are_json(mode: Any) -> None:
     seen: list[float] = []
 
-    async def progress(value: float, *_: Any) -> None:
-        seen.append(value)
+    async def progress(progress: float, total: float | None, message: str | None) -> None:
+        seen.append(progress)
 
     async with network() as net:
         client = await net.mcp(OLGA, mode=mode)
@@ -179,7 +182,7 @@ async def test_replies_are_json_unless_there_is_something_to_say() -> None:
 
 
 async def test_headers_of_tasks_must_match() -> None:
-    capabilities = {"io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}}}
+    capabilities: dict[str, Any] = {"io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}}}
     async with network() as net:
         await net.apps["main"].run(worker, "x", id="r")
         http = await net.http(OLGA)

@@ -102,7 +102,7 @@ async def test_a_model_that_obeys_every_text_cannot_approve() -> None:
 
     @limpet.agent(name="injection_payer_again", approvals=Approvals("pay", to="finance"))
     async def again(run: limpet.Run, cents: int) -> int:
-        return await payer.fn(run, cents)
+        return int(await payer.fn(run, cents))
 
     async with opened(again) as app, connected(app) as client:
         request = await waiting(app, payer, 900, "victim")
@@ -120,7 +120,12 @@ async def test_a_model_that_obeys_every_text_cannot_approve() -> None:
         ):
             result = await client.call_tool(tool, given)
             await model.read(" ".join(each.text for each in result.content if isinstance(each, TextContent)))
-        for uri in ("limpet://runs/poison", "limpet://runs/poison/log", "limpet://runs/poison/context", "limpet://inbox"):
+        for uri in (
+            "limpet://runs/poison",
+            "limpet://runs/poison/log",
+            "limpet://runs/poison/context",
+            "limpet://inbox",
+        ):
             [content] = (await client.read_resource(uri)).contents
             assert isinstance(content, TextResourceContents)
             await model.read(content.text)

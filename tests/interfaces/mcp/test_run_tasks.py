@@ -197,8 +197,8 @@ async def test_wait_returns_when_a_run_has_ended_and_reports_progress(mode: Any)
     """Closing the request, or a time that is over, leaves the run as it is."""
     seen: list[tuple[float, str | None]] = []
 
-    async def progress(value: float, _: float | None, message: str | None) -> None:
-        seen.append((value, message))
+    async def progress(progress: float, total: float | None, message: str | None) -> None:
+        seen.append((progress, message))
 
     async with opened() as app, connected(app, mode=mode) as client:
         request = await waiting(app, asker, "boats", "r")

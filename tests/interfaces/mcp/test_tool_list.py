@@ -90,14 +90,19 @@ async def waiting_run(app: limpet.App, run: str) -> None:
             return
 
 
+def key(text: str) -> Any:
+    """Return the metadata of a call with an idempotency key."""
+    return {"limpet/idempotency_key": text}
+
+
 async def test_a_repeated_command_with_a_key_has_no_further_effect() -> None:
     async with opened() as app, connected(app) as client, connected(app, person(name="bob")) as other:
         await waiting(app, asker, "boats", "r")
         given: dict[str, Any] = {"run": "r", "name": "paid", "value": 1}
         for each in (client, client, other):
-            await each.call_tool("signal", given, meta={"limpet/idempotency_key": "k"})
+            await each.call_tool("signal", given, meta=key("k"))
         assert len([each for each in await app.log("r") if each.kind == "signal.received"]) == 2
-        bad = await client.call_tool("signal", given, meta={"limpet/idempotency_key": ""})
+        bad = await client.call_tool("signal", given, meta=key(""))
         assert bad.is_error
 
 
@@ -112,7 +117,7 @@ async def test_results_are_structured_bounded_and_marked_as_data() -> None:
         assert text.meta == {"limpet/untrusted": True}
         found, cursor = [], None
         while True:
-            more = {} if cursor is None else {"cursor": cursor}
+            more: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
             page = await client.call_tool("runs", {"max_bytes": 4_000, **more})
             assert page.structured_content is not None
             assert len(json.dumps(page.structured_content)) < 5_000

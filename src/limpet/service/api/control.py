@@ -230,7 +230,7 @@ class Control(AppCore):
         await run_of(self.store, run)
         who, id = self._principal(by), self._command_id(command_id)
         if command_id is not None and await self.store.has_command(run, id):
-            return  # The command is repeated.
+            return None  # The command is repeated.
         source = who.name or "outside"
         for _ in range(CHECKS):
             found = await patch_to_send(self.store, run, change, source=source, read_at=seq)

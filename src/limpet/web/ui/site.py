@@ -19,13 +19,13 @@ from limpet.clock import Clock
 from limpet.engine.execution.principal import Principal
 from limpet.errors import InvalidArgument, LimpetError, NotAuthenticated, NotFound, WrongOrigin
 from limpet.ids import Ids
-from limpet.service.access import may
+from limpet.service.access import RECHECK, may
 from limpet.service.app import App
 from limpet.service.decision_links import LinkKeys
 from limpet.service.operation import limpet_errors
 from limpet.service.tokens import TENANT
 from limpet.web.access_log import note
-from limpet.web.event_streams import RECHECK, EventStream, StreamLimits
+from limpet.web.event_streams import EventStream, StreamLimits
 from limpet.web.guard import Places
 from limpet.web.oidc import OidcClient
 from limpet.web.replies import status_of
