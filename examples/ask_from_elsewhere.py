@@ -19,9 +19,8 @@ from limpet.testing import ScriptedModel, calls
 STORE, TOKEN = "sqlite:///asked.db", "a-token-of-twenty-characters"
 LIMPET = str(Path(sys.executable).with_name("limpet"))
 
-state_of = MCPTools(
-    [LIMPET, "mcp", "--role", "auditor", "--url", STORE], name="limpet", only=["context"], effects={"context": "none"}
-)
+COMMAND = [LIMPET, "mcp", "--role", "auditor", "--url", STORE]
+state_of = MCPTools(COMMAND, name="limpet", only=["context"], effects={"context": "none"})
 successor = limpet.llm_agent(
     "successor",
     model=ScriptedModel(calls("context", run="ticket-42", max_tokens=500), "The order is o-1; I go on with `refund`."),

@@ -18,7 +18,8 @@ URL, LIMPET = "sqlite:///shared.db", str(Path(sys.executable).with_name("limpet"
 @limpet.tool(effect="none")
 async def read_shared_state(agent_id: str, task_id: str) -> dict[str, Any]:
     """Read another agent's state through an MCP server."""
-    async with Client(stdio_client(StdioServerParameters(command=LIMPET, args=["mcp", "--url", URL]))) as client:
+    server = StdioServerParameters(command=LIMPET, args=["mcp", "--role", "auditor", "--url", URL])
+    async with Client(stdio_client(server)) as client:
         [content] = (await client.read_resource(f"state://agents/{agent_id}/tasks/{task_id}")).contents
     return dict(json.loads(content.model_dump()["text"]))
 

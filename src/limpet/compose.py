@@ -203,6 +203,7 @@ def llm_agent(  # noqa: PLR0913 - keyword-only
     output: type[Out] = str,  # type: ignore[assignment]
     tools: Sequence[Usable] = (),
     handoffs: Sequence[Agent[Any, Out]] = (),
+    records: Sequence[str] = (),
     builtin: bool | Sequence[str] = True,
     compact: Compaction | None = None,
     window: int = 100_000,
@@ -233,6 +234,7 @@ def llm_agent(  # noqa: PLR0913 - keyword-only
     - `input`, `output`: types of the input and the result. The default is text.
     - `tools`: what the model may call: tools, other agents, external sources, MCP servers.
     - `handoffs`: agents to which the model may transfer the task permanently.
+    - `records`: names of the shared records that the model may read and patch.
     - `builtin`: the built-in tools that the model may call: all (True), none (False), or a list of names.
     - `compact`: when to summarise old messages. None derives it from `window`.
     - `window`: size of the model's context window, in tokens.
@@ -267,6 +269,7 @@ def llm_agent(  # noqa: PLR0913 - keyword-only
         output=output,
         tools=tools,
         handoffs=handoffs,
+        records=records,
         builtin=builtin,
         compact=compact,
         window=window,

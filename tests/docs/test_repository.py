@@ -383,3 +383,11 @@ def test_the_example_of_scores_runs(tmp_path: Path) -> None:
     assert is_shown("scores.md", "scores.py", count=1)
     for _ in range(2):
         assert run(str(ROOT / "examples" / "scores.py"), cwd=tmp_path) in page
+
+
+def test_the_example_of_shared_records_runs(tmp_path: Path) -> None:
+    """The page shows the example and its output, also when it is run again."""
+    page = (ROOT / "docs" / "records.md").read_text(encoding="utf-8")
+    assert is_shown("records.md", "shared_record.py", count=1)
+    for _ in range(2):
+        assert run(str(ROOT / "examples" / "shared_record.py"), cwd=tmp_path) in page

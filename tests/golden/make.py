@@ -24,6 +24,7 @@ from limpet.events.parts import (
     Limits,
     Lineage,
     PlanItem,
+    RecordPatch,
     Revision,
     Spent,
     StatePatch,
@@ -204,6 +205,24 @@ async def dump(store: Store) -> bytes:
     return b"".join([line(event) + b"\n" async for event in store.log("golden")])
 
 
+def shared() -> list[AnyBody]:
+    """Return every kind of event of a shared record."""
+    patch = RecordPatch(
+        facts=(Fact(key="cents", value=Raw(b"4900"), source="fetch_order", derived_from=("order",)),),
+        retract=("old",),
+        plan=(PlanItem(item="look", status="done"),),
+        questions={"q1": "Which account?"},
+        answered={"q2": "the first"},
+        close=("q3",),
+        data={"mood": Raw(b'"fine"')},
+        unset=("gone",),
+    )
+    return [
+        b.RecordCreated(record="board"),
+        b.RecordPatched(command="r:1:patch", by="r", via="run", read=1, patch=patch, number=3),
+    ]
+
+
 def main() -> None:
     """Write the folder of this version."""
     shutil.rmtree(FOLDER, ignore_errors=True)
@@ -215,6 +234,8 @@ def main() -> None:
     (FOLDER / "conversation.jsonl").write_bytes(b"".join(line(event) + b"\n" for event in talking))
     audit = sealed("limpet.audit.2026-11", [(body, 0) for body in audited()])
     (FOLDER / "audit.jsonl").write_bytes(b"".join(line(event) + b"\n" for event in audit))
+    record = sealed("limpet.record.board", [(body, 0) for body in shared()])
+    (FOLDER / "record.jsonl").write_bytes(b"".join(line(event) + b"\n" for event in record))
     asyncio.run(make_store(FOLDER / "store.db"))
     (FOLDER / "store.gz").write_bytes(gzip.compress((FOLDER / "store.db").read_bytes(), mtime=0))
     for leftover in FOLDER.glob("store.db*"):

@@ -36,8 +36,8 @@ def test_old_logs_fold_to_the_recorded_state(version: Path) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda path: path.name)
-@pytest.mark.parametrize("name", ["conversation", "audit"])
-def test_old_conversations_and_audit_logs_are_read(version: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["conversation", "audit", "record"])
+def test_old_conversations_audit_logs_and_records_are_read(version: Path, name: str) -> None:
     """Each event is upcast to its newest version."""
     events = read(version / f"{name}.jsonl")
     verify(events)
@@ -65,5 +65,7 @@ async def test_old_sqlite_files_are_opened(version: Path, tmp_path: Path) -> Non
 def test_every_kind_is_in_the_newest_golden_files() -> None:
     """A new kind must be added here before its release."""
     newest = VERSIONS[-1]
-    found = {event.kind for name in ("run", "conversation", "audit") for event in read(newest / f"{name}.jsonl")}
+    found = {
+        event.kind for name in ("run", "conversation", "audit", "record") for event in read(newest / f"{name}.jsonl")
+    }
     assert found == {kind.name for kind in KINDS}

@@ -544,6 +544,7 @@ COMMANDS: Mapping[str, tuple[Example, ...]] = {
         Example(
             {"run": "hearing"},
             {
+                "seq": None,
                 "goal": "settle it",
                 "facts": {"price": 5},
                 "plan": ["look"],

@@ -9,6 +9,7 @@ from msgspec.structs import asdict
 from limpet.cli.load_app import worker_command
 from limpet.cli.output import TableLayout, about, clean, console, print_data, print_table, print_text
 from limpet.cli.pages import next_commands, print_error, print_inbox, print_report, print_unserved
+from limpet.cli.record_pages import RECORD_RENDERERS
 from limpet.context.slice import ContextSlice, SliceMessage
 from limpet.engine.execution.views import EventView, Request, RunInfo, RunInput, Status
 from limpet.engine.run.conversation import Message
@@ -537,6 +538,7 @@ RENDERERS: Mapping[str, Renderer] = {
     "start": _started,
     "approve": _decided,
     "reject": _decided,
+    **RECORD_RENDERERS,
 }
 # What the text shows beyond the result of a command: how its run continues.
 DETAILS: Mapping[str, Callable[[App, Any], Awaitable[Any]]] = {

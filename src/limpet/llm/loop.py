@@ -48,6 +48,7 @@ from limpet.llm.prompt import (
     summary_of,
 )
 from limpet.llm.providers import join_surrogates, join_surrogates_in, unique_calls
+from limpet.llm.record_tools import record_tools
 from limpet.llm.tools import (
     BUILT_IN,
     CallableTool,
@@ -136,6 +137,7 @@ def llm_agent(  # noqa: PLR0913 - keyword-only
     output: Any = str,
     tools: Sequence[Usable] = (),
     handoffs: Sequence[Agent[Any, Any]] = (),
+    records: Sequence[str] = (),
     builtin: bool | Sequence[str] = True,
     compact: Compaction | None = None,
     window: int = 100_000,
@@ -151,7 +153,7 @@ def llm_agent(  # noqa: PLR0913 - keyword-only
 
     `model` returns the model when it is first needed. `options` are those of `limpet.agent`.
     """
-    answer, may = codec_of(output), callable_tools(tools, handoffs, builtin)
+    answer, may = codec_of(output), callable_tools(tools, handoffs, builtin, record_tools(records))
     wanted = None if output is str else answer.schema()
     for each in handoffs:
         if each.output_codec.schema() != answer.schema():

@@ -26,6 +26,7 @@ from limpet.errors import (
     NotFound,
     OutcomeUnknown,
     OutputUnavailable,
+    RecordConflict,
     Rejected,
     Stale,
     StepFailed,
@@ -120,10 +121,12 @@ class CallableTool(NamedTuple):
             return error.summary
         except StepFailed as failed:
             return f"It failed: {failed.error_type}: {failed.message}"
-        except (AgentFailed, ContractError, Expired, InvalidPatch, InvalidValue, NotFound, Stale) as error:
+        except _TOLD as error:
             return f"It did not work: {error.summary}"
 
 
+# Errors that the model is told, so that it can do something else.
+_TOLD = (AgentFailed, ContractError, Expired, InvalidPatch, InvalidValue, NotFound, RecordConflict, Stale)
 Usable = Tool[..., Any, Any] | Agent[Any, Any] | External[..., Any] | Toolbox
 """Everything that an LLM agent can use as a tool."""
 
@@ -164,11 +167,14 @@ async def _shown(run: Run[Any], what: str, value: Any) -> str:
 
 
 def callable_tools(
-    tools: Sequence[Usable], handoffs: Sequence[Agent[Any, Any]], builtin: bool | Sequence[str]
+    tools: Sequence[Usable],
+    handoffs: Sequence[Agent[Any, Any]],
+    builtin: bool | Sequence[str],
+    others: Sequence[CallableTool] = (),
 ) -> Mapping[str, CallableTool]:
     """Return everything that a model may call, by name, except the tools of toolboxes."""
     own = [_of(each) for each in tools if isinstance(each, Tool | Agent | External)]
-    return by_name((*_chosen(builtin), *own, *map(_of_handoff, handoffs)))
+    return by_name((*_chosen(builtin), *others, *own, *map(_of_handoff, handoffs)))
 
 
 def _chosen(builtin: bool | Sequence[str]) -> list[CallableTool]:

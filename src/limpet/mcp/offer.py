@@ -1,4 +1,4 @@
-"""What an MCP server offers, as tables: tools, resources and prompts. Each entry says who may use it and what runs.
+"""Tables of an MCP server: tools, resources and prompts. Each entry says who may use it and what it does.
 
 A server has Limpet's own tables; tests add entries of their own.
 """

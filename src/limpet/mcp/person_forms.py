@@ -46,7 +46,7 @@ class Proposed(NamedTuple):
 
 
 class FormReply(NamedTuple):
-    """What the person did with a form. `fields` is an answer with a field for each of its properties."""
+    """The person's reply to a form. `fields` is an answer with a field for each of its properties."""
 
     decision: Literal["approve", "deny", "answer", "fields", "none"]
     note: str = ""

@@ -61,7 +61,7 @@ class ResourceKind:
     """Further arguments of the operation."""
     reader: Reader | None = None
     watches: str | Callable[[McpCall, Values], Awaitable[str]] = "run:{run}"
-    """What a change is announced under, with variables in braces; empty if none is announced."""
+    """Name under which a change is announced, with variables in braces; empty if none is announced."""
     is_fixed: bool = False
     """Whether the content never changes."""
     mime: str = JSON

@@ -26,7 +26,9 @@ class ResourceTable:
         """Return the resources with a fixed URI, then the states of the runs, the newest first, in pages."""
         fixed = [each for each in self._offers if not each.is_template and each.may_use(call.who)]
         if not fixed and not call.may("runs"):
-            raise refusal(NotPermitted(operation="runs", by=call.who.name, roles=roles_with(call.operations["runs"].needs)))
+            raise refusal(
+                NotPermitted(operation="runs", by=call.who.name, roles=roles_with(call.operations["runs"].needs))
+            )
         found = [] if cursor else [_resource(each) for each in fixed]
         if not call.may("runs"):
             return t.ListResourcesResult(resources=found)

@@ -113,7 +113,7 @@ async def forms_of(call: McpCall, run: str) -> dict[str, t.ElicitRequest]:
         return {}
     found: list[Request] = await call.app.inbox(run=run, limit=MANY)
     who = call.confirmed().who
-    forms = {key_of(each): form_of(each) for each in found if await call.app.may_decide(each, who)}
+    forms = {key_of(each): form_of(each) for each in found if await call.app._may_decide(each, who)}
     return {key: form.shown for key, form in forms.items() if form is not None}
 
 

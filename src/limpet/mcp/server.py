@@ -26,7 +26,7 @@ from limpet.mcp.resource_table import operation_resources
 from limpet.mcp.resources import ResourceTable
 from limpet.mcp.run_tasks import RunTasks, task_notice
 from limpet.mcp.run_waits import wait_offer
-from limpet.mcp.subscriptions import Changes, Listening
+from limpet.mcp.subscriptions import ChangeFeed, Listening
 from limpet.mcp.tool_calls import ToolTable, operation_tools
 from limpet.service.access import PRINCIPAL
 from limpet.service.app import App
@@ -94,7 +94,7 @@ class _Served:
         self._prompts = PromptTable([*operation_prompts(self._operations), *also.prompts])
         self._tasks = RunTasks(self._call)
         self._listening = Listening(self._resources, task_notice)
-        self._changes = {tenant: Changes(app) for tenant, app in apps.items()}
+        self._changes = {tenant: ChangeFeed(app) for tenant, app in apps.items()}
 
     def server(self) -> Server[Any]:
         """Return a server with these handlers."""

@@ -28,14 +28,14 @@ from limpet.mcp.resources import ResourceTable
 from limpet.service.access import RECHECK, STOPPING
 from limpet.service.app import App
 
-__all__ = ["Changes", "Listening", "missing_tasks"]
+__all__ = ["ChangeFeed", "Listening", "missing_tasks"]
 
 # Streams at once, those of one caller, and URIs of one stream.
 MOST, OF_ONE_CALLER, MOST_URIS = 1_000, 100, 500
 TaskNotice = Callable[[McpCall, str], Awaitable[dict[str, Any] | None]]
 
 
-class Changes:
+class ChangeFeed:
     """The changes of an app, read once for all streams of this process."""
 
     def __init__(self, app: App) -> None:
@@ -67,7 +67,7 @@ class Changes:
 
     async def _read(self, ready: "asyncio.Future[None]") -> None:
         try:
-            async with aclosing(self._app.changes()) as changes:  # type: ignore[type-var]
+            async with aclosing(self._app._changed_names()) as changes:  # type: ignore[type-var]
                 async for changed in changes:
                     if not ready.done():
                         ready.set_result(None)
@@ -81,7 +81,7 @@ class Changes:
 
 
 class _Stream:
-    """What one client wants to know, and what it has not been told yet."""
+    """The wishes of one client, and the changes that it has not been told of yet."""
 
     def __init__(self, wanted: t.SubscriptionFilter, watched: Mapping[str, list[str]], tasks: Iterable[str]) -> None:
         self._wanted, self._watched = wanted, watched
@@ -132,7 +132,7 @@ class Listening:
         self._open: Counter[tuple[str, str]] = Counter()
 
     async def __call__(
-        self, call: McpCall, changes: Changes, wanted: t.SubscriptionFilter
+        self, call: McpCall, changes: ChangeFeed, wanted: t.SubscriptionFilter
     ) -> t.SubscriptionsListenResult:
         """Send what changes until the client leaves, the server stops, or the caller's rights change."""
         key = (call.who.tenant, call.who.name)

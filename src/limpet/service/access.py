@@ -40,7 +40,7 @@ did what; change the store itself.
 ROLES: Mapping[Role, frozenset[Permission]] = {
     "viewer": frozenset({"look"}),
     "operator": frozenset({"look", "payloads", "control", "write"}),
-    "writer": frozenset({"look", "payloads", "write"}),
+    "writer": frozenset({"look", "write"}),
     "approver": frozenset({"decide"}),
     "auditor": frozenset({"look", "payloads", "audit"}),
     "worker": frozenset(),

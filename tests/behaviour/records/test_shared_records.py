@@ -1,6 +1,7 @@
 """Shared records: several runs, people and services read and patch them, and no change is lost."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -82,7 +83,7 @@ async def test_changes_of_different_parts_merge_and_those_of_the_same_part_confl
             {"plan": ["z"]},
         ):
             with pytest.raises(limpet.RecordConflict) as refused:
-                await app.patch_record("board", read=2, **change)  # type: ignore[arg-type]
+                await app.patch_record("board", read=2, **change)
             assert (refused.value.read, refused.value.version) == (2, 6)
             assert len(refused.value.changes) == 1
         assert "fact b in version 3 by bob" in str(await _conflict(app, facts={"b": 3}))
@@ -220,7 +221,7 @@ async def test_a_fork_asks_before_it_patches() -> None:
 
 async def test_changes_are_watched() -> None:
     async with testing.app() as app:
-        watched = app.watch_records(record="board")
+        watched: Any = app.watch_records(record="board")
         item = asyncio.ensure_future(anext(watched))
         await app.patch_record("other", read=0, facts={"a": 1})
         while not item.done():

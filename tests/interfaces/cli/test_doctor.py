@@ -68,7 +68,7 @@ async def test_doctor_reports_a_healthy_store(url: str) -> None:
     ]
     _, worst = run_doctor("--url", url)
     assert worst["database"]["message"] == f"SQLite {apsw.sqlite_lib_version()}"
-    assert worst["schema"]["message"].startswith("15, up to date")
+    assert worst["schema"]["message"].startswith("16, up to date")
     assert set(worst["rows"]) == set(json_views.fields_of(json_views.VIEWS["a finding of `limpet doctor`"]))
 
 

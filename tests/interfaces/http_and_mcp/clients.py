@@ -63,6 +63,7 @@ async def fill(url: str) -> None:
         await app.run(support, 50, id="refund-50", session="ann-1")
         with pytest.raises(limpet.RunFailed):
             await app.run(support, 950, id="refund-950")
+        await app.patch_record("board", read=0, facts={"owner": "ann"}, questions={"q1": "When?"}, by="ann")
         await app.score("refund-50", "quality", 0.5, comment="slow", step=1, by="ann")
         waiting = await app.start(letter, "ann", id="letter-1")
         await app.run(talk, "Is it open?", id="talk-1", conversation="chat-7", session="ann-1", user="ann")

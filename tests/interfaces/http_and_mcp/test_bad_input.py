@@ -55,6 +55,7 @@ FITTING: dict[str, Any] = {
     "other": "refund-950",
     "step": 1,
     "conversation": "chat-7",
+    "record": "board",
     "text": "broken",
     "artifact": "a",
     "blob": "b",

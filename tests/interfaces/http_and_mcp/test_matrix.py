@@ -8,7 +8,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from itertools import product
+from itertools import count, product
 from typing import Any
 
 import httpx
@@ -28,7 +28,7 @@ OPERATIONS = {
 
 LOOK = {
     *("runs", "timeline", "lineage", "grants", "conversations", "sessions", "agents", "workers", "stats", "verify"),
-    *("activity", "whoami"),
+    *("activity", "whoami", "records"),
 }
 READ = {
     *("task", "tasks", "info", "show", "input", "steps", "step", "log", "state", "diff", "compare", "context"),
@@ -48,6 +48,7 @@ READ = {
     "doctor",
     "scores",
 }
+RECORDS = {"record", "record_changes"}
 SCORE = {"score", "unscore"}
 CONTROL = {
     *("start", "resume", "extend", "pause", "cancel", "patch", "signal", "batch", "fork", "say", "compact"),
@@ -55,12 +56,15 @@ CONTROL = {
 }
 MAY: Mapping[Role, set[str]] = {
     "viewer": LOOK,
-    "operator": LOOK | READ | CONTROL,
+    "operator": LOOK | READ | CONTROL | RECORDS | {"patch_record"},
+    "writer": LOOK | RECORDS | {"patch_record"},
     "approver": {"whoami", "inbox", "request", "precedents", "answer", "approve", "reject", *SCORE},
-    "auditor": LOOK | READ | {"tokens", "audit"},
+    "auditor": LOOK | READ | RECORDS | {"tokens", "audit"},
     "worker": set(),
     "admin": LOOK | {"doctor", "move", "grant", "revoke", "prune", "tokens", "create_token", "revoke_token"},
 }
+COUNT = count()
+"""Callers of all roles patch a record at the same time, each another part of it."""
 WORDS = {"main": "bollard", "acme": "capstan"}
 """A word that is only in the data of one tenant."""
 
@@ -159,6 +163,9 @@ ARGUMENTS: Mapping[str, Callable[[Tenant], Arguments]] = {
     "score": lambda t: {"run": t["done"], "name": "quality", "value": 1},
     "unscore": lambda t: {"run": t["done"], "name": "quality"},
     "scores": lambda t: {"run": t["done"]},
+    "record": lambda t: {"record": t["board"]},
+    "record_changes": lambda t: {"record": t["board"]},
+    "patch_record": lambda t: {"record": t["board"], "read": 2, "data": {f"seen {next(COUNT)}": True}},
     "fork": lambda t: {"run": t["done"], "at": 1},
     "say": lambda t: {"conversation": t["chat"], "text": "hello"},
     "messages": lambda t: {"conversation": t["chat"]},
@@ -253,8 +260,12 @@ async def _waiting(run: limpet.Handle[Any]) -> None:
 async def fill(app: limpet.App, talk: limpet.Agent[str, str], tenant: str) -> dict[str, str]:
     """Fill the store of a tenant, and return the ids of what is in it."""
     word = WORDS[tenant]
-    ids = {each: f"{each}-{tenant}" for each in ("done", "failed", "waiting", "cancelled", "granted", "talk", "chat")}
+    ids = {
+        each: f"{each}-{tenant}"
+        for each in ("done", "failed", "waiting", "cancelled", "granted", "talk", "chat", "board")
+    }
     await app.run(work, word, id=ids["done"], session=f"session-{tenant}", labels={"of": tenant})
+    await app.patch_record(ids["board"], read=0, facts={"place": word})
     with pytest.raises(limpet.RunFailed):
         await app.run(broken, word, id=ids["failed"])
     await app.run(talk, f"Where is the {word}?", id=ids["talk"], conversation=ids["chat"], user=f"user-{tenant}")

@@ -76,6 +76,17 @@ QUERIES: dict[str, tuple[Any, list[str], Given]] = {
         ["chat-7", "--last", "3", "--whole"],
         {"conversation": "chat-7", "last": 3, "whole": True},
     ),
+    "records": (lambda app: app.records(last=3), ["--last", "3"], {"last": 3}),
+    "record": (
+        lambda app: app.record("board", version=2),
+        ["board", "--version", "2"],
+        {"record": "board", "version": 2},
+    ),
+    "record_changes": (
+        lambda app: app.record_changes("board", since=1),
+        ["board", "--since", "1"],
+        {"record": "board", "since": 1},
+    ),
     "sessions": (lambda app: app.sessions(), [], {}),
     "search": (
         lambda app: app.search("GRÖSSER", kind="state.patched", since="7d", last=1),
@@ -118,7 +129,7 @@ def http_get(server: httpx.Client, name: str, given: Given) -> httpx.Response:
 
 def run_command(url: str, name: str, words: list[str]) -> Any:
     """Run a query on the command line."""
-    done = typing(name, *words, "--url", url, "--json")
+    done = typing(name.replace("_", "-"), *words, "--url", url, "--json")
     assert done.exit_code == 0, done.stderr
     if name == "log":  # one event per line, so that it can be followed
         return {"items": [json.loads(line) for line in done.stdout.splitlines()], "next": None}

@@ -182,7 +182,9 @@ async def test_replies_are_json_unless_there_is_something_to_say() -> None:
 
 
 async def test_headers_of_tasks_must_match() -> None:
-    capabilities: dict[str, Any] = {"io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}}}
+    capabilities: dict[str, Any] = {
+        "io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+    }
     async with network() as net:
         await net.apps["main"].run(worker, "x", id="r")
         http = await net.http(OLGA)

@@ -1,4 +1,4 @@
-"""What a patch touches, and whether a run has changed it since the sender read its state."""
+"""Conflicts of patches: the parts of a state that a patch touches, and those that a run has changed meanwhile."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -79,7 +79,7 @@ class Requests(AppCore):
             self._inbox.check_asked(found, only_for)
         return found
 
-    async def may_decide(self, request: Request, who: Principal) -> bool:
+    async def _may_decide(self, request: Request, who: Principal) -> bool:
         """Return whether a caller may decide a request."""
         return await self._inbox.may_decide(request, who)
 

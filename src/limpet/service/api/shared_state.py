@@ -62,13 +62,13 @@ class SharedState(AppCore):
         check_last(last)
         return await records_page(self.store, last, cursor)
 
-    @query("/records/{record}", needs="payloads", example="board --version 3")
+    @query("/records/{record}", needs=("payloads", "write"), example="board --version 3")
     async def record(self, record: RecordName, /, *, version: Version = None) -> SharedRecord:
         """Return a shared record: its facts with their writers, questions, plan and data."""
         await record_row(self.store, record)
         return shown_record(record, await read_record(self.store, record, version))
 
-    @query("/records/{record}/changes", needs="payloads", is_large=True, example="board --since 3")
+    @query("/records/{record}/changes", needs=("payloads", "write"), is_large=True, example="board --since 3")
     async def record_changes(
         self,
         record: RecordName,
@@ -107,6 +107,8 @@ class SharedState(AppCore):
         """
         who, id = self._principal(by), self._command_id(command_id)
         wanted: RecordChange = {name: each for name, each in change.items() if each is not None}  # type: ignore[assignment]
+        if read:
+            await record_row(self.store, record)
         state = await read_record(self.store, record, read) if read else RecordState()
         patch = patch_of(state, wanted, self.store.redaction)
         body = b.RecordPatched(command=id, read=read, patch=patch, **who.sender)

@@ -184,7 +184,7 @@ class Streams(AppCore):
             if row.type == "run"
         }
 
-    async def changes(self) -> AsyncIterator[frozenset[str]]:
+    async def _changed_names(self) -> AsyncIterator[frozenset[str]]:
         """Yield what changes, from now on: `run:ID` for a run or conversation, `runs` for a new one, and `inbox`.
 
         The first item is empty: it says that nothing is missed from then on. `*` says that anything may have changed.
