@@ -49,6 +49,8 @@ class Sizes:
     """Seconds that an idle worker is watched."""
     requests: int = 300
     """HTTP requests of one client, and of eight together."""
+    mcp_calls: int = 2_000
+    """Calls of an MCP tool on one connection."""
     lease: float = 10.0
     """Seconds that a worker counts as alive without a sign of life."""
     peers: tuple[str, ...] = tuple(PEERS)
@@ -66,6 +68,7 @@ class Sizes:
         "bulk",
         "idle",
         "web",
+        "mcp",
         "engine",
     )
 
@@ -247,6 +250,15 @@ def _web(sizes: Sizes) -> Iterator[Task]:
                 yield _limpet("web", title, on, min(sizes.rounds, 3), "web", what=what, requests=sizes.requests)
 
 
+def _mcp(sizes: Sizes) -> Iterator[Task]:
+    rounds = min(sizes.rounds, 3)
+    for how, title in (("http", "HTTP"), ("stdio", "stdio")):
+        for tool in ("echo", "info"):
+            load = {"how": how, "tool": tool, "calls": sizes.mcp_calls}
+            yield _limpet("mcp", f"{title}, {tool}", SQLITE, rounds, "mcp_calls", **load)
+    yield _limpet("mcp", "first answer of `limpet mcp`", SQLITE, rounds, "mcp_start", times=sizes.fresh)
+
+
 def _engine(sizes: Sizes) -> Iterator[Task]:
     rounds, peer = min(sizes.rounds, 3), PEERS["Temporal"]
     load = {"steps": sizes.temporal_steps, "runs": sizes.engine_runs, "each": sizes.each, "times": sizes.approvals}
@@ -269,5 +281,6 @@ _TASKS: dict[str, Callable[[Sizes], Iterator[Task]]] = {
     "bulk": _bulk,
     "idle": _idle,
     "web": _web,
+    "mcp": _mcp,
     "engine": _engine,
 }

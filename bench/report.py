@@ -149,6 +149,22 @@ TABLES = (
         [Column("requests/s", "requests"), Column("p50, ms", "p50"), Column("p99, ms", "p99")],
     ),
     Table(
+        "mcp",
+        "MCP",
+        "Calls of a tool of `limpet serve` and `limpet mcp`, one after the other, beside those of a minimal server on "
+        "the same SDK with a tool that returns its text; both run at once, and are called in turns. `echo` is the same "
+        "tool on both servers, and should reach 80 % of the minimal one; `info` reads a run. The first answer should "
+        "need less than a second of CPU; the minimal server's own is beside it.",
+        [
+            Column("calls/s", "calls"),
+            Column("minimal, calls/s", "bare"),
+            Column("share, %", "share"),
+            Column("p50, ms", "p50"),
+            Column("CPU, ms", "cpu"),
+            Column("minimal, CPU, ms", "minimal cpu"),
+        ],
+    ),
+    Table(
         "engine",
         "Engines",
         "The same agent on Limpet's own workers and on Temporal, whose own activities are beside: one run of "

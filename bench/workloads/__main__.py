@@ -1,7 +1,7 @@
 """`python -m bench.workloads NAME ARGUMENTS`: run one of Limpet's workloads, and print its figures as JSON."""
 
 from bench.script import answer
-from bench.workloads import agents, bulk, cold, engines, long_runs, steps, store, talks, web
+from bench.workloads import agents, bulk, cold, engines, long_runs, mcp_calls, steps, store, talks, web
 
 MEASURES = (
     steps.bare,
@@ -22,6 +22,8 @@ MEASURES = (
     cold.cold,
     bulk.million,
     web.web,
+    mcp_calls.mcp_calls,
+    mcp_calls.mcp_start,
     engines.engine,
 )
 

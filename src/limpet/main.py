@@ -1,5 +1,6 @@
 """The program `limpet`: registers the functions that one interface needs from another, and runs the command line."""
 
+import gc
 import sys
 from collections.abc import Callable, Mapping
 from io import TextIOWrapper
@@ -19,6 +20,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
+    if sys.argv[1:2] == ["mcp"]:
+        gc.disable()  # imports make many objects that all stay: looking for garbage takes a tenth of the start
     if sys.argv[1:] in (["--help"], ["--version"]):
         from limpet.cli.command_group import command  # noqa: PLC0415 - they need no command
     else:
@@ -83,14 +86,12 @@ def _agents(apps: Mapping[str, "App"], public_url: str = "") -> Any:
 
 def _mcp(*, app: "App", local: "Principal") -> int:
     import asyncio  # noqa: PLC0415 - only servers need it
-    import gc  # noqa: PLC0415
     import signal  # noqa: PLC0415 - only servers need it
 
-    gc.disable()  # what is imported stays; looking for garbage among it costs a tenth of a second
     from limpet.mcp import over_pipes  # noqa: PLC0415 - only servers need it
 
     gc.freeze()
-    gc.enable()
+    gc.enable()  # see `main`
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a blocking read of stdin cannot be cancelled
     asyncio.run(over_pipes(app, local))
     return 0

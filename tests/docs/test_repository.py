@@ -274,7 +274,7 @@ def test_the_example_of_mcp_tools_runs(tmp_path: Path) -> None:
     first = run(example, cwd=tmp_path).splitlines()
     changed = 'A person changed the arguments to {"name":"Ann","text":"hello, dear"}. '
     assert first == [
-        "may it? send {'arguments': {'name': 'Ann', 'text': 'hello'}}",
+        "may it? send {'name': 'Ann', 'text': 'hello'}",
         "It is sent.",
         f"['Ann lives at 7 Harbour Road', '{changed}sent to Ann: hello, dear']",
         "1 tools of desk none",
@@ -287,9 +287,20 @@ def test_the_example_of_mcp_tools_runs(tmp_path: Path) -> None:
     assert run(example, cwd=tmp_path).splitlines() == first[1:]
 
 
+def test_the_example_of_mcp_in_code_runs(tmp_path: Path) -> None:
+    """Tools and a resource of an MCP server are steps of an agent in code; the second run has nothing left to do."""
+    assert is_shown("mcp.md", "mcp_in_code.py", count=1)
+    example = str(ROOT / "examples" / "mcp_in_code.py")
+    offer = "a parcel to Cork costs 104 cents"
+    asked = f"may it? send {{'city': 'Cork', 'text': '{offer}'}}"
+    assert run(example, cwd=tmp_path).splitlines() == [asked, f"sent to Cork: {offer}"]
+    assert run(example, cwd=tmp_path).splitlines() == [f"sent to Cork: {offer}"]
+
+
 def test_the_example_of_remote_queries_runs(tmp_path: Path) -> None:
     """The queries run over HTTP on a real server and over MCP by another agent; each of them is on the page."""
-    assert is_shown("serving.md", "ask_from_elsewhere.py", count=2)
+    assert is_shown("serving.md", "ask_from_elsewhere.py", count=1)
+    assert is_shown("mcp.md", "ask_from_elsewhere.py", count=1)
     page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
     for each in OPERATIONS.values():
         takes = ", ".join(f"`{name}`" for name in each.sent if name not in each.in_path)

@@ -1,5 +1,6 @@
 """Agents in code call the tools of a real MCP server, and read its resources, as steps with their own arguments."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,29 +9,40 @@ import pytest
 import limpet
 from limpet import testing
 from limpet.adapters.mcp import MCPTools
-from tests.servers.mcp import SERVER
+from tests.servers.mcp import SERVER, serving
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Path]]:
+    """A server over HTTP for most tests, and its file."""
+    file = tmp_path_factory.mktemp("desk") / "letters"
+    with serving("http", file) as named:
+        yield named, file
 
 
 @pytest.fixture
-def letters(tmp_path: Path) -> Path:
-    """The file that records sent letters."""
-    file = tmp_path / "letters"
-    file.touch()
-    return file
+def letters(server: tuple[Any, Path]) -> Path:
+    """The file that records sent letters, which is empty."""
+    server[1].write_text("")
+    return server[1]
 
 
-def desk(letters: Path, **more: Any) -> MCPTools:
-    """Return the tools of a server that the first call starts."""
-    return MCPTools([*SERVER, str(letters)], name="desk", trust_hints=True, **more)
+@pytest.fixture
+def desk(server: tuple[Any, Path]) -> Callable[..., MCPTools]:
+    """Return a function that makes the tools of the server."""
+    return lambda **more: MCPTools(server[0], name="desk", trust_hints=True, **more)
 
 
 def lines(letters: Path) -> list[str]:
     return letters.read_text().splitlines()
 
 
-async def test_an_approval_shows_the_arguments_of_the_tool(letters: Path) -> None:
+Desk = Callable[..., MCPTools]
+
+
+async def test_an_approval_shows_the_arguments_of_the_tool(desk: Desk, letters: Path) -> None:
     """A person edits one by its name; a fork and a replay make no call."""
-    tools = desk(letters, risks={"send": "external_action"})
+    tools = desk(risks={"send": "external_action"})
     used: dict[limpet.Tool[..., Any, Any], None] = {}
 
     @limpet.agent(name="mcp_coder", approvals=limpet.Approvals("external_action"))
@@ -62,8 +74,8 @@ async def test_an_approval_shows_the_arguments_of_the_tool(letters: Path) -> Non
         assert len(lines(letters)) == 1
 
 
-async def test_secrets_reach_the_server_and_not_the_log(letters: Path) -> None:
-    tools = desk(letters)
+async def test_secrets_reach_the_server_and_not_the_log(desk: Desk, letters: Path) -> None:
+    tools = desk()
 
     @limpet.agent(name="mcp_secretive")
     async def secretive(run: limpet.Run) -> Any:
@@ -77,9 +89,9 @@ async def test_secrets_reach_the_server_and_not_the_log(letters: Path) -> None:
     assert lines(letters)[0].startswith("Ann: the key is under the mat ")
 
 
-async def test_wrong_arguments_and_reported_errors_fail_the_step(letters: Path) -> None:
+async def test_wrong_arguments_and_reported_errors_fail_the_step(desk: Desk, letters: Path) -> None:
     """Nothing is sent, no person is asked, and a reported error is not repeated."""
-    tools = desk(letters, retry=limpet.Retry(3))
+    tools = desk(retry=limpet.Retry(3))
 
     @limpet.agent(name="mcp_mistaken")
     async def mistaken(run: limpet.Run) -> list[str]:
@@ -110,9 +122,12 @@ async def test_wrong_arguments_and_reported_errors_fail_the_step(letters: Path) 
     assert lines(letters) == []
 
 
-async def test_a_killed_server_is_called_again_only_if_the_effect_allows_it(letters: Path, tmp_path: Path) -> None:
+async def test_a_killed_server_is_called_again_only_if_the_effect_allows_it(tmp_path: Path) -> None:
     """It died after it acted: an idempotent call is repeated with its key, and a call that is not goes to a person."""
-    tools = desk(letters, effects={"deliver": "once"}, retry=limpet.Retry(3, first="1ms"))
+    letters = tmp_path / "letters"
+    letters.touch()
+    retry = limpet.Retry(3, first="1ms")
+    tools = MCPTools([*SERVER, str(letters)], name="desk", trust_hints=True, retry=retry)
 
     @limpet.agent(name="mcp_survivor")
     async def survivor(run: limpet.Run, die: str) -> Any:
@@ -134,9 +149,9 @@ async def test_a_killed_server_is_called_again_only_if_the_effect_allows_it(lett
         assert (kinds.count("step.unknown"), kinds.count("step.resolved")) == (1, 1)
 
 
-async def test_resources_are_sources_with_the_time_to_live_of_the_server(letters: Path) -> None:
+async def test_resources_are_sources_with_the_time_to_live_of_the_server(desk: Desk, letters: Path) -> None:
     """Within that time the run uses its data; the source's own time to live takes precedence."""
-    tools = desk(letters)
+    tools = desk()
     prices, brief = tools.resource("prices://{city}", name="prices"), tools.resource("prices://Cork", ttl="1s")
 
     @limpet.agent(name="mcp_reader")
