@@ -138,6 +138,17 @@ def test_mcp_over_http_accepts_only_posted_json_of_limited_size(server: httpx.Cl
     assert server.post("/mcp", content=b"{", headers={**accept, "content-type": "application/json"}).status_code == 400
 
 
+async def test_a_client_over_pipes_is_a_viewer_unless_a_role_says_more(url: str) -> None:
+    server = StdioServerParameters(command=LIMPET, args=["mcp", "--url", url], env=dict(os.environ))
+    async with Client(stdio_client(server)) as client:
+        assert {each.name for each in (await client.list_tools()).tools} == {"runs", "agents", "query"}
+        assert (await call_json(client, "cancel", run="letter-1", reason="x"))["code"] == "not_permitted"
+        assert (await call_json(client, "context", run="letter-1"))["code"] == "not_permitted"
+    done = preloaded.run([LIMPET, "mcp", "--url", url, "--role", "root"], also=SERVERS)
+    assert done.returncode == 2
+    assert "'root' is none of viewer, operator," in done.stderr
+
+
 async def test_an_agent_reads_the_context_of_another_run_over_mcp(url: str) -> None:
     """The call is a recorded step of its run."""
     model = testing.ScriptedModel(testing.calls("context", run="refund-950", max_tokens=200), "It was settle 950.")

@@ -238,5 +238,5 @@ async def test_a_form_of_a_request_that_is_gone_or_shows_something_else_decides_
         assert paid == []
 
 
-async def decide_nothing(*_: Any) -> ElicitResult:
+async def decide_nothing(context: Any, params: ElicitRequestParams) -> ElicitResult:
     raise AssertionError("no form was to be filled in here")

@@ -33,8 +33,8 @@ META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontex
 class Network:
     """A server on a port of this machine, and clients of it."""
 
-    def __init__(self, apps: Mapping[str, limpet.App], url: str, callers: dict[str, Principal]) -> None:
-        self.apps, self.url, self.callers, self._stack = apps, url, callers, AsyncExitStack()
+    def __init__(self, apps: Mapping[str, limpet.App], url: str, stopping: asyncio.Event) -> None:
+        self.apps, self.url, self.stopping, self._stack = apps, url, stopping, AsyncExitStack()
 
     async def http(self, token: str) -> httpx2.AsyncClient:
         """Return an HTTP client with a token."""
@@ -67,7 +67,7 @@ async def network() -> AsyncIterator[Network]:
             while not server.started:
                 await asyncio.sleep(0)  # noqa: TID251 - an iteration of the loop
             port = server.servers[0].sockets[0].getsockname()[1]
-            found = Network(apps, f"http://127.0.0.1:{port}", callers)
+            found = Network(apps, f"http://127.0.0.1:{port}", stopping)
             try:
                 yield found
             finally:
@@ -136,6 +136,45 @@ async def test_a_stream_ends_when_the_token_is_revoked() -> None:
             changing.cancel()
             with pytest.raises(MCPError):
                 await client.list_tools()
+
+
+async def test_a_stream_ends_when_the_server_stops() -> None:
+    """With its last reply, so that the client knows that nothing was lost on the way."""
+    async with network() as net:
+        client = await net.mcp(OLGA)
+        async with client.listen(resource_subscriptions=[RUN]) as stream:
+            net.stopping.set()
+            async with asyncio.timeout(20):
+                assert [event async for event in stream] == []
+
+
+async def test_a_stream_tells_of_tasks() -> None:
+    """With the whole task, to clients that support tasks."""
+    extensions: dict[str, Any] = {"io.modelcontextprotocol/tasks": {}}
+    capable = {**META, "io.modelcontextprotocol/clientCapabilities": {"extensions": extensions}}
+    wanted = {"taskIds": ["r"]}
+    async with network() as net:
+        http = await net.http(OLGA)
+        refused = await http.post(
+            "/mcp",
+            json=message("subscriptions/listen", notifications=wanted),
+            headers=headers("subscriptions/listen"),
+        )
+        assert refused.json()["error"]["code"] == -32021
+        sent = message("subscriptions/listen", notifications=wanted, _meta=capable)
+        heard: list[Any] = []
+        async with http.stream("POST", "/mcp", json=sent, headers=headers("subscriptions/listen")) as stream:
+            async for line in stream.aiter_lines():
+                if not line.startswith("data: "):
+                    continue
+                heard.append(json.loads(line.removeprefix("data: ")))
+                if len(heard) == 1:
+                    await net.apps["main"].run(worker, "x", id="r")
+                elif heard[-1]["params"]["status"] == "completed":
+                    break
+        assert heard[0]["params"]["notifications"] == wanted
+        assert {each["method"] for each in heard[1:]} == {"notifications/tasks"}
+        assert heard[-1]["params"]["result"]["structuredContent"]["output"] == "x"
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
