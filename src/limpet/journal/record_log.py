@@ -1,10 +1,17 @@
-"""The log of a shared record: its state at any version, and why a patch of it was refused."""
+"""The log of a shared record: its state at any version, and why a patch of it was refused.
 
+States that were read are kept in memory, so that the next reader folds only what was written since. They are used only
+if the store's log continues them: each event that follows is checked against the hash of the one before.
+"""
+
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
-from limpet.errors import NotFound, RecordConflict
-from limpet.events import RecordPatch, Sealed
+from limpet.errors import NotFound, RecordConflict, Tampered
+from limpet.events import START, Head, RecordPatch, Sealed, verify
 from limpet.events import bodies as b
 from limpet.ids import check_id
 from limpet.state.shared_record import RecordFold, RecordState, common_units
@@ -15,6 +22,8 @@ __all__ = ["conflict_of", "read_record", "record_id"]
 
 # Maximum number of changes that a conflict names.
 MOST_CHANGES = 20
+# Number of records of a store that are kept in memory, and of their newest versions that were read.
+MOST_RECORDS, MOST_VERSIONS = 100, 16
 
 
 def record_id(name: str) -> str:
@@ -27,14 +36,53 @@ async def read_record(store: Store, name: str, version: int | None = None) -> Re
 
     Raises NotFound for a version that the record does not have.
     """
-    fold = RecordFold()
-    with suppress(NotFound):
-        async for event in store.log(record_id(name), upto=version):
-            fold.add(event, store.decode(event))
-    if version is not None and fold.version != version:
-        fix = f"Pass a version from 1 to {fold.version}." if fold.version else ""
+    kept = _kept_states(store, record_id(name))
+    fitting = [each for each in kept if version is None or each.head.seq <= version]
+    known = max(fitting, key=lambda each: each.head.seq, default=_NONE)
+    try:
+        found = await _read_on(store, record_id(name), known, version)
+    except Tampered:
+        if known is _NONE:
+            raise
+        kept.clear()  # it is another log
+        found = await _read_on(store, record_id(name), _NONE, version)
+    if version is not None and found.head.seq != version:
+        fix = f"Pass a version from 1 to {found.head.seq}." if found.head.seq else ""
         raise NotFound(what="version", id=f"{version} of record {name}", fix=fix)
-    return fold.freeze()
+    if found is not known:
+        kept.append(found)
+    return found.state
+
+
+class _Known(NamedTuple):
+    """A state of a record, and the event after which it is."""
+
+    head: Head
+    state: RecordState
+
+
+_NONE = _Known(START, RecordState())
+_states: WeakKeyDictionary[Store, OrderedDict[str, deque[_Known]]] = WeakKeyDictionary()
+
+
+def _kept_states(store: Store, id: str) -> deque[_Known]:
+    """Return the states of a record that are kept in memory."""
+    records = _states.setdefault(store, OrderedDict())
+    kept = records.setdefault(id, deque(maxlen=MOST_VERSIONS))
+    records.move_to_end(id)
+    if len(records) > MOST_RECORDS:
+        records.popitem(last=False)
+    return kept
+
+
+async def _read_on(store: Store, id: str, known: _Known, version: int | None) -> _Known:
+    """Fold what follows a state, up to a version. Raises Tampered if it does not follow."""
+    fold, head = RecordFold(known.state), known.head
+    with suppress(NotFound):
+        async for event in store.log(id, after=head.seq, upto=version):
+            head = verify((event,), head)
+            fold.add(event, store.decode(event))
+    return known if head == known.head else _Known(head, fold.freeze())
 
 
 async def conflict_of(store: Store, name: str, sent: b.RecordPatched, missed: Missed) -> RecordConflict:

@@ -1,6 +1,7 @@
 """Shared records: several runs, people and services read and patch them, and no change is lost."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -244,3 +245,15 @@ def test_sync_agents_share_records() -> None:
             return await app.run(sync_noter, id="r1")
 
     assert asyncio.run(play()) == 2
+
+
+async def test_two_apps_see_each_others_patches(tmp_path: Path) -> None:
+    """A state that one of them keeps in memory goes on from what the other wrote."""
+    url = f"sqlite:///{tmp_path}/limpet.db"
+    async with limpet.open(url, worker=False) as one, limpet.open(url, worker=False) as other:
+        first = await one.patch_record("board", read=0, facts={"a": 1})
+        for number in range(20):
+            found = await (other if number % 2 else one).patch_record("board", read=2, data={f"k{number}": number})
+        assert (await one.record("board")) == (await other.record("board")) == found
+        assert len(found.data) == 20
+        assert await other.record("board", version=2) == first

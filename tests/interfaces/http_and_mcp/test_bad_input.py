@@ -12,11 +12,14 @@ from mcp import Client
 
 import limpet
 from limpet.mcp import server_of
+from limpet.service.access import LOCAL
 from limpet.service.operation import Operation, operations_of
 from limpet.web import asgi
 from tests.interfaces.http_and_mcp.clients import TOKEN, fill, text_of
 
-OPERATIONS = {name: each for name, each in operations_of(limpet.App).items() if "mcp" in each.doors}
+OPERATIONS = {
+    name: each for name, each in operations_of(limpet.App).items() if "mcp" in each.doors and not each.is_command
+}
 
 GOOD = {"authorization": f"Bearer {TOKEN}"}
 TEXTS = [
@@ -123,7 +126,7 @@ async def test_http_answers_or_refuses_any_text_in_any_parameter(url: str, full:
 async def test_mcp_answers_or_refuses_any_value_in_any_parameter(url: str, full: bool) -> None:
     """The error has a hint that a model can read."""
     given = cases([*TEXTS, *VALUES], is_main=url.startswith("postgres"), full=full)
-    async with limpet.open(url, worker=False) as app, Client(server_of({"main": app})) as client:
+    async with limpet.open(url, worker=False) as app, Client(server_of({"main": app}, local=LOCAL)) as client:
         for question, name, values in given:
             for value in values:
                 result = await client.call_tool(question.name, {**needed(question), name: value})

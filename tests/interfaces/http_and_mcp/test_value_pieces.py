@@ -4,6 +4,7 @@ import json
 from base64 import b64decode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -140,8 +141,13 @@ async def test_an_offset_inside_a_character_is_refused() -> None:
         assert (beyond["text"], beyond["next"]) == ("", None)
 
 
-async def test_a_local_client_has_the_right() -> None:
-    """MCP over pipes serves the process that started it, which can read the store anyway."""
-    async with doors() as at, Client(server_of({"main": at.app})) as client:
-        assert SECRET in (await call_json(client, "value", run="r", blob=at.blob, raw=True))["text"]
-        assert SECRET not in (await call_json(client, "value", run="r", blob=at.blob))["text"]
+async def test_a_local_client_needs_the_right_too() -> None:
+    """A model reads what MCP over pipes returns."""
+    auditor = limpet.Principal(name="ann", door="mcp", roles=("auditor",))
+    async with doors() as at:
+        for who, is_shown in ((auditor, False), (replace(auditor, rights=("raw",)), True)):
+            async with Client(server_of({"main": at.app}, local=who)) as client:
+                raw = await call_json(client, "value", run="r", blob=at.blob, raw=True)
+                assert (SECRET in raw.get("text", "")) == is_shown
+                assert (raw.get("code") == "not_permitted") != is_shown
+                assert SECRET not in (await call_json(client, "value", run="r", blob=at.blob))["text"]

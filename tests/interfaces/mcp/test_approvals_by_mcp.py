@@ -11,7 +11,10 @@ from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
 import limpet
 from limpet import Principal
 from limpet.mcp import server_of
+from limpet.mcp.offer import McpCall
+from limpet.mcp.person_forms import FormReply, send_decision
 from limpet.service.decision_links import LinkKeys
+from limpet.service.operation import operations_of
 from tests.interfaces.mcp.harbour import asker, connected, data_of, decides, opened, paid, payer, person, waiting
 
 
@@ -211,6 +214,28 @@ async def test_the_state_of_one_person_is_not_valid_for_another() -> None:
                 await reply(two, state, "approve", request=request.id)
             done = await reply(three, state, "approve", request=request.id)
             assert done.structured_content["decision"] == "approved"
+
+
+async def test_a_form_of_a_request_that_is_gone_or_shows_something_else_decides_nothing() -> None:
+    async with opened() as app:
+        request = await waiting(app, payer, 900, "r")
+        async with Client(server_of({"main": app}, local=person()), elicitation_callback=decide_nothing) as client:
+            state = (await ask(client, "approve", request=request.id)).request_state
+            call: Any = McpCall(
+                context=None,  # type: ignore[arg-type]
+                app=app,
+                who=person(),
+                operations=operations_of(limpet.App),
+                publish=print,
+            )
+            with pytest.raises(limpet.FormOutdated):
+                await send_decision(call, f"{request.id}.0123456789abcdef", FormReply("approve"))
+            await app.cancel("r", reason="too late")
+            with pytest.raises(limpet.RunCancelled):
+                await (await app.get("r")).result()
+            late = await reply(client, state, "approve", request=request.id)
+            assert late.structured_content["code"] == "already_answered"
+        assert paid == []
 
 
 async def decide_nothing(*_: Any) -> ElicitResult:

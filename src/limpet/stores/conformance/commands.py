@@ -48,6 +48,20 @@ async def a_command_sent_twice_is_recorded_once(world: World) -> None:
 
 
 @behaviour()
+async def a_checked_command_is_sent_only_at_the_event_of_its_check(world: World) -> None:
+    """A command that was checked at an event is written only while that is the last one; a repeat counts as sent."""
+    owner = await world.own()
+    seq, patched = owner.head.seq, b.PatchReceived(command="c1", patch=StatePatch(goal="x"))
+    assert await world.store.send_checked("r1", patched, actor="ann", seq=seq)
+    assert await world.store.send_checked("r1", patched, actor="ann", seq=seq)
+    other = b.PatchReceived(command="c2", patch=StatePatch(goal="y"))
+    for wrong in (seq, seq + 2):
+        assert not await world.store.send_checked("r1", other, actor="ann", seq=wrong)
+    assert await world.store.send_checked("r1", other, actor="ann", seq=seq + 1)
+    assert (await world.kinds()).count("patch.received") == 2
+
+
+@behaviour()
 async def a_repeated_command_is_recognised_after_the_run_has_ended(world: World) -> None:
     """A repeated command is recognised before the run's status is checked, also after its end."""
     owner = await world.own()
