@@ -60,7 +60,8 @@ async def echo(_, wanted):
     said = wanted.arguments["text"]
     return t.CallToolResult(content=[t.TextContent(text=said)], structured_content={"result": said})
 
-also = Offer(tools=[ToolOffer(shown=t.Tool(name="echo", description="", input_schema=SCHEMA), run=echo)])
+tool = t.Tool(name="echo", description="", input_schema=SCHEMA)
+also = Offer(tools=[ToolOffer(name="echo", shown=lambda _: tool, run=echo)])
 
 async def main():
     async with limpet.open(URL, worker=False) as app:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import limpet
-from tests.crash.mcp_agent import run_postman
+from tests.crash.mcp_agent import run_carrier, run_postman
 from tests.crash.processes import Child
 from tests.crash.test_runs import KILLED
 from tests.servers.mcp import serving
@@ -79,3 +79,21 @@ async def test_an_interrupted_idempotent_mcp_call_is_repeated_with_its_key(
     first, again = letters.read_text().splitlines()
     assert first == again
     assert first.startswith("Ann r:step_")
+
+
+@pytest.mark.parametrize("server", ["http"], indirect=True)
+async def test_an_interrupted_mcp_call_of_code_shows_its_arguments_to_a_person(
+    server: Any, letters: Path, url: str
+) -> None:
+    """An agent in code: the call was made, its reply is lost, and it is not repeated."""
+    assert Child(run_carrier, url, server).end() == KILLED
+    sent = letters.read_text()
+    second = Child(run_carrier, url, server)
+    async with limpet.open(url, worker=False) as app:
+        [request] = await requests(app)
+        assert (request.kind, request.tool, request.args["name"]) == ("unknown", "deliver", "Ann")
+        await app.answer(request, {"applied": "it arrived"}, by="ann")
+        assert await asyncio.to_thread(second.receive) == "it says: it arrived"
+        assert await asyncio.to_thread(second.end) == 0
+    assert letters.read_text() == sent
+    assert sent.count("\n") == 1

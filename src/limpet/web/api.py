@@ -115,9 +115,10 @@ def routed(
     served = _Served(apps, limits, public_url, stopping)
     api = Starlette(
         routes=[
+            # First, because routes are tried in turn, and a client of MCP calls this one for everything.
+            *(Route(path, _Limited(inside, limits, stopping), methods=["POST"]) for path, (inside, _) in also.items()),
             Route("/openapi.json", _describing(operations, public_url)),
             *(_route(path, handlers) for path, handlers in served.handlers(operations).items()),
-            *(Route(path, _Limited(inside, limits, stopping), methods=["POST"]) for path, (inside, _) in also.items()),
         ],
         lifespan=lambda _: opened(apps, [enter for _, enter in also.values()]),
         exception_handlers={HTTPException: _not_served},

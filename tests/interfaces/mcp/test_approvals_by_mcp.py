@@ -219,7 +219,8 @@ async def test_the_state_of_one_person_is_not_valid_for_another() -> None:
 async def test_a_form_of_a_request_that_is_gone_or_shows_something_else_decides_nothing() -> None:
     async with opened() as app:
         request = await waiting(app, payer, 900, "r")
-        async with Client(server_of({"main": app}, local=person()), elicitation_callback=decide_nothing) as client:
+        forms: Any = {"elicitation_callback": decide_nothing}
+        async with Client(server_of({"main": app}, local=person()), **forms) as client:
             state = (await ask(client, "approve", request=request.id)).request_state
             call: Any = McpCall(
                 context=None,  # type: ignore[arg-type]
