@@ -1,4 +1,4 @@
-"""Completion of arguments: ids of runs and requests, names of agents, numbers of steps, by what was typed so far."""
+"""Completion of arguments: ids of runs and requests, names of agents and records, numbers of steps, by what was typed so far."""
 
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -47,6 +47,10 @@ async def _steps(call: McpCall, _: str, known: Known) -> list[str]:
     return [str(each["number"]) for each in found["items"]]
 
 
+async def _records(call: McpCall, _: str, __: Known) -> list[str]:
+    return [each["name"] for each in (await call.run("records", {"last": LOOKED}))["items"]]
+
+
 async def _artifacts(call: McpCall, _: str, known: Known) -> list[str]:
     found = await call.run("context", {"run": known.get("run", "")})
     return [each["artifact_id"] for each in found["artifacts"]]
@@ -61,6 +65,7 @@ SOURCES: Mapping[str, tuple[str, Callable[[McpCall, str, Known], Awaitable[list[
     "task": ("runs", _runs),
     "agent": ("agents", _agents),
     "request": ("inbox", _requests),
+    "record": ("records", _records),
     "step": ("steps", _steps),
     "artifact": ("context", _artifacts),
 }

@@ -18,10 +18,12 @@ from limpet.redaction import hide_secrets_in
 from limpet.service.access import check_permission, may
 from limpet.service.operation import Operation, limpet_errors
 from limpet.service.resolve import run_of
+from limpet.stores.writes import RECORD as RECORD_ID
 
 __all__ = ["RESOURCES", "STATE", "ResourceKind", "StateResource", "operation_resources", "state_uri"]
 
 STATE = "state://agents/{agent}/tasks/{task}"
+RECORD = "state://records/{record}"
 RUN = "limpet://runs/{run}"
 JSON = "application/json"
 # How long a client may keep content that never changes, in milliseconds.
@@ -167,6 +169,21 @@ RESOURCES: tuple[ResourceKind, ...] = (
         reader=_state,
         watches="run:{task}",
     ),
+    ResourceKind(
+        template=RECORD,
+        name="record",
+        operation="record",
+        description="A record that several agents, people and services share, with the version that a patch names.",
+        watches=f"run:{RECORD_ID}{{record}}",
+    ),
+    ResourceKind(
+        template=f"{RECORD}/versions/{{version}}",
+        name="record-version",
+        operation="record",
+        description="A shared record as it was at a version.",
+        watches="",
+        is_fixed=True,
+    ),
     ResourceKind(template=RUN, name="run", operation="info"),
     ResourceKind(template=f"{RUN}/log", name="log", operation="log"),
     ResourceKind(template=f"{RUN}/steps", name="steps", operation="steps"),
@@ -217,6 +234,7 @@ RESOURCES: tuple[ResourceKind, ...] = (
     ),
     ResourceKind(template="limpet://inbox", name="inbox", operation="inbox", watches="inbox"),
     ResourceKind(template="limpet://sessions", name="sessions", operation="sessions", watches="runs"),
+    ResourceKind(template="limpet://records", name="records", operation="records", watches="records"),
     ResourceKind(template="limpet://agents", name="agents", operation="agents", watches=""),
 )
 """The kinds of resources, in the order in which clients see their templates."""

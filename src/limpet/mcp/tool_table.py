@@ -27,14 +27,14 @@ HIDDEN: Mapping[str, frozenset[str]] = {
     "runs": frozenset({"parent", "fork_of", "labels", "scored", "until", "conversation", "user"}),
     "patch": frozenset({"source", "derived_from", "lower", "flags"}),
     "state": frozenset({"at", "steps"}),
-    "patch_record": frozenset({"source", "derived_from", "close", "unset"}),
+    "patch_record": frozenset({"source", "derived_from", "retract", "close", "unset"}),
     "inbox": frozenset({"older_than", "risk"}),
 }
 # Parameters that need no description.
 PLAIN = frozenset({
     *("run", "cursor", "limit", "last", "request", "conversation", "agent", "session", "text", "goal", "reason", "id"),
     *("name", "step", "max_tokens", "value", "since", "interrupt", "to", "because", "retract", "record"),
-    *("questions", "sort", "status", "answered", "plan", "facts", "waits_for"),
+    *("questions", "sort", "status", "answered", "plan", "facts", "waits_for", "data"),
 })  # fmt: skip
 SHORTER = {
     "state": "Show what a run knew, had done and decided: now, before or after a step, or after an event.",

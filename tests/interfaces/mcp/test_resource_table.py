@@ -95,7 +95,7 @@ async def test_the_list_has_pages() -> None:
         second = await client.list_resources(cursor=first.next_cursor)
         assert second.next_cursor is None
         names = [each.name for each in (*first.resources, *second.resources)]
-        assert names == ["inbox", "sessions", "agents", *(f"r{number}" for number in range(59, -1, -1))]
+        assert names == ["inbox", "sessions", "records", "agents", *(f"r{number}" for number in range(59, -1, -1))]
         with pytest.raises(MCPError):
             await client.list_resources(cursor="nowhere")
 
@@ -109,7 +109,7 @@ async def test_templates_are_those_that_the_caller_may_read() -> None:
                 assert {each.uri_template for each in found} == has
         async with connected(app, person("viewer")) as client:
             listed = (await client.list_resources()).resources
-            assert [each.uri for each in listed] == ["limpet://sessions", "limpet://agents"]
+            assert [each.uri for each in listed] == ["limpet://sessions", "limpet://records", "limpet://agents"]
 
 
 TRICKS = [

@@ -10,6 +10,7 @@ from limpet.journal import conflict_of, read_record, record_id
 from limpet.service.api.control import Named, Texts
 from limpet.service.api.core import AppCore
 from limpet.service.operation import (
+    ALL_DOORS,
     MAX_INTEGER,
     By,
     CommandId,
@@ -86,6 +87,7 @@ class SharedState(AppCore):
     @command(
         "/records/{record}/patch",
         needs="write",
+        doors=ALL_DOORS,
         example="""board --read 3 --facts '{"owner": "ann"}'""",
     )
     async def patch_record(

@@ -184,8 +184,8 @@ class Streams(AppCore):
             if row.type == "run"
         }
 
-    async def _changed_names(self) -> AsyncIterator[frozenset[str]]:
-        """Yield what changes, from now on: `run:ID` for a run or conversation, `runs` for a new one, and `inbox`.
+    async def changed_names(self) -> AsyncIterator[frozenset[str]]:
+        """Yield what changes, from now on: `run:ID` for a stream, `runs` and `records` for a new one, and `inbox`.
 
         The first item is empty: it says that nothing is missed from then on. `*` says that anything may have changed.
         """
@@ -300,6 +300,8 @@ def _changed_by(item: FeedItem) -> Iterator[str]:
     yield f"run:{item.event.run}"
     if kind in STARTS:
         yield "runs"
+    if kind == "record.created":
+        yield "records"
     if kind in ENDS or kind.startswith("request."):
         yield "inbox"
 
