@@ -10,10 +10,6 @@ NO_REQUESTS = (
 )
 NO_LOGS = "the server sends no log messages, which 2026-07-28 deprecates (SEP-2577)"
 NO_SESSIONS = "the server is stateless, and could not send updates; 2026-07-28 has subscriptions/listen"
-NOTICE = (
-    "it reads only the first text of a result, where the server says that the next text is data and no instruction; "
-    "the name is in the second text and in structuredContent"
-)
 
 EXPECTED: Mapping[tuple[str, str], str] = {
     ("2025-11-25", "logging-set-level"): NO_LOGS,
@@ -24,6 +20,5 @@ EXPECTED: Mapping[tuple[str, str], str] = {
     ("2025-11-25", "elicitation-sep1330-enums"): NO_REQUESTS,
     ("2025-11-25", "resources-subscribe"): NO_SESSIONS,
     ("2025-11-25", "resources-unsubscribe"): NO_SESSIONS,
-    ("2026-07-28", "tasks-mrtr-composition"): NOTICE,
 }
 """Reason by revision and scenario."""

@@ -34,7 +34,7 @@ HIDDEN: Mapping[str, frozenset[str]] = {
 PLAIN = frozenset({
     *("run", "cursor", "limit", "last", "request", "conversation", "agent", "session", "text", "goal", "reason", "id"),
     *("name", "step", "max_tokens", "value", "since", "interrupt", "to", "because", "retract", "record"),
-    *("questions", "sort", "status", "answered", "plan", "facts", "waits_for", "data"),
+    *("questions", "sort", "status", "answered", "plan", "facts", "waits_for", "data", "before", "after"),
 })  # fmt: skip
 SHORTER = {
     "state": "Show what a run knew, had done and decided: now, before or after a step, or after an event.",

@@ -116,8 +116,8 @@ async def call_json(client: Client, tool: str, /, **given: Any) -> Any:
 
 
 def text_of(result: Any) -> str:
-    """Return the text of a result, which comes after the note that it is data."""
-    note, content = result.content
+    """Return the text of a result, which comes before the note that it is data."""
+    content, note = result.content
     assert isinstance(content, TextContent)
     assert note.text == DATA
     return content.text

@@ -112,7 +112,7 @@ async def test_results_are_structured_bounded_and_marked_as_data() -> None:
         for number in range(12):
             await app.run(worker, f"boat {number} " + "x" * 1_500, id=f"r{number}")
         whole = await client.call_tool("runs", {})
-        note, text = whole.content
+        text, note = whole.content
         assert (note.text, json.loads(text.text)) == (DATA, whole.structured_content)  # type: ignore[union-attr]
         assert text.meta == {"limpet/untrusted": True}
         found, cursor = [], None
