@@ -1,4 +1,7 @@
-"""Completion of arguments: ids of runs and requests, names of agents and records, numbers of steps, by what was typed so far."""
+"""Completion of arguments: ids of runs and requests, names of agents and records, numbers of steps.
+
+Values begin with what was typed so far.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping
 
