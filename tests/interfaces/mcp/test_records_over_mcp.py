@@ -6,14 +6,17 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-from mcp import Client
+from mcp import Client, MCPError
+from mcp.shared.subscriptions import ResourceUpdated
+from mcp_types import ResourceTemplateReference
 
 import limpet
-from tests.interfaces.http_and_mcp.clients import TOKEN, call_json, over_http, serving
+from tests.interfaces.http_and_mcp.clients import TOKEN, over_http, serving
+from tests.interfaces.mcp.harbour import connected, data_of, opened, person
+from tests.interfaces.mcp.test_listening import until
 from tests.servers.preloaded import ROOT
 
 # Patches that are under way in one interface at the same time.
@@ -153,18 +156,45 @@ async def test_a_second_agent_continues_where_the_first_was_killed(tmp_path: Pat
         await app.verify()
 
 
-async def test_a_record_is_a_resource(tmp_path: Path) -> None:
+BOARD = "state://records/board"
+
+
+async def test_a_record_is_a_resource() -> None:
     """It is read at its newest version and at any other, is listed and completed, and its changes are announced."""
-    url = f"sqlite:///{tmp_path}/limpet.db"
-    async with limpet.open(url, worker=False) as app:
+    async with opened() as app, connected(app, person("writer")) as client:
+        uris = [BOARD, "limpet://records"]
+        async with client.listen(resource_subscriptions=[*uris, f"{BOARD}/versions/2"]) as stream:
+            assert stream.honored.resource_subscriptions == uris
+            await data_of(client, "patch_record", record="board", read=0, facts={"owner": "ann"})
+            await until(stream, {*map(ResourceUpdated, uris)})
+            await app.patch_record("board", read=2, facts={"owner": "ben"})
+            await until(stream, {ResourceUpdated(BOARD)})
+        found = [await client.read_resource(uri) for uri in (BOARD, f"{BOARD}/versions/2", "limpet://records")]
+        newest, second, listed = (json.loads(each.contents[0].model_dump()["text"]) for each in found)
+        assert [newest["version"], second["version"]] == [3, 2]
+        assert [each["known_facts"][0]["value"] for each in (newest, second)] == ["ben", "ann"]
+        assert [each.ttl_ms > 0 for each in found] == [False, True, False]
+        assert [each["name"] for each in listed["items"]] == ["board"]
+        template = ResourceTemplateReference(uri="state://records/{record}")
+        completed = await client.complete(template, {"name": "record", "value": "bo"})
+        assert completed.completion.values == ["board"]
+
+
+async def test_only_writers_patch_records() -> None:
+    """Others do not see the tool, and a viewer does not see what is in a record."""
+    async with opened() as app:
         await app.patch_record("board", read=0, facts={"owner": "ann"})
-        await app.patch_record("board", read=2, facts={"owner": "ben"})
-        with serving(url) as server:
-            async with over_http(server) as client:
-                [content] = (await client.read_resource("state://records/board")).contents
-                found: dict[str, Any] = json.loads(content.model_dump()["text"])
-                assert (found["name"], found["version"]) == ("board", 3)
-                [content] = (await client.read_resource("state://records/board/versions/2")).contents
-                assert json.loads(content.model_dump()["text"])["known_facts"][0]["value"] == "ann"
-                listed = await call_json(client, "query", name="records", arguments={})
-                assert [each["name"] for each in listed["items"]] == ["board"]
+        for role, may_patch, may_read in (("viewer", False, False), ("auditor", False, True), ("writer", True, True)):
+            async with connected(app, person(role)) as client:
+                tools = {each.name for each in (await client.list_tools()).tools}
+                assert (("patch_record" in tools), ("record" in tools)) == (may_patch, may_read)
+                done = await client.call_tool("patch_record", {"record": "board", "read": 2, "data": {role: 1}})
+                assert bool(done.is_error) != may_patch
+        assert dict((await app.record("board")).data) == {"writer": 1}
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "%2e%2e%2fx", "a%2Fb", "x" * 300, "a%00b", "limpet.audit.2026-11%0a"])
+async def test_tricks_in_the_name_of_a_record_are_refused(name: str) -> None:
+    async with opened() as app, connected(app) as client:
+        with pytest.raises(MCPError):
+            await client.read_resource(f"state://records/{name}")
