@@ -20,9 +20,13 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
-    if sys.argv[1:2] == ["mcp"]:
+    if sys.argv[1:2] == ["mcp"]:  # clients wait for its start
         gc.disable()  # imports make many objects that all stay: looking for garbage takes a tenth of the start
-    if sys.argv[1:] in (["--help"], ["--version"]):
+        from limpet.cli import dev, serve  # noqa: F401, PLC0415 - no other command is needed
+        from limpet.cli.command_group import command  # noqa: PLC0415
+
+        dev.starters.update(mcp=_mcp)
+    elif sys.argv[1:] in (["--help"], ["--version"]):
         from limpet.cli.command_group import command  # noqa: PLC0415 - they need no command
     else:
         from limpet.cli.commands import command, dev  # noqa: PLC0415
