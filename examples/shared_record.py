@@ -32,6 +32,7 @@ async def packer(run: limpet.Run) -> list[str]:
         except limpet.RecordConflict:
             continue  # the other packer was faster: look again
         done.append(await run.step(ship, free[0]))
+        await run.patch_record(await run.record("board"), data={free[0]: done[-1]})  # merges with what others do
 
 
 async def main() -> None:

@@ -97,7 +97,12 @@ def _mcp(*, app: "App", local: "Principal") -> int:
     gc.freeze()
     gc.enable()  # see `main`
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a blocking read of stdin cannot be cancelled
-    asyncio.run(over_pipes(app, local))
+    try:
+        asyncio.run(over_pipes(app, local))
+    except BaseExceptionGroup as group:
+        if group.split(BrokenPipeError)[1] is not None:
+            raise
+        return 141  # the client is gone
     return 0
 
 

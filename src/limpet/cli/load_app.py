@@ -24,6 +24,7 @@ from limpet.engine.worker.worker_settings import Worker
 from limpet.errors import NotRemote
 from limpet.redaction import hide_secrets_in
 from limpet.service.app import App
+from limpet.state.fold import BUILT_IN
 
 __all__ = [
     "app_target",
@@ -93,7 +94,7 @@ def app_target(target: str | None, how: str = "--app ") -> str:
 
 def worker_command(engine: str = "") -> str:
     """Return the command that starts a worker, with the app if it is configured."""
-    option = f" --engine {engine}" if engine else ""
+    option = f" --engine {engine or BUILT_IN}" if engine or os.environ.get("LIMPET_ENGINE") else ""
     with suppress(typer.BadParameter, OSError):
         return f"limpet worker {os.environ.get('LIMPET_APP') or _configured() or 'MODULE:ATTRIBUTE'}{option}"
     return f"limpet worker MODULE:ATTRIBUTE{option}"

@@ -74,10 +74,23 @@ def _changes(found: Page[RecordUpdate], now: datetime, _: Mapping[str, Any]) -> 
         step = "" if each.step is None else f", step {each.step}"
         print_text(f"version {each.version}, by {each.by or 'unknown'}{step}, {about(now - each.time)} ago")
         for change in each.changes:
-            print_text(f"  {_change(change)}")
+            for line in _plan_changes(change) if change.part == "plan" else (_change(change),):
+                print_text(f"  {line}")
     if not found:
         print_text("no changes")
     _print_more(found)
+
+
+def _plan_changes(each: UnitChange) -> Iterator[str]:
+    """Yield what changed in a plan, item by item."""
+    before = {item["item"]: item["status"] for item in each.before or ()}
+    after = {item["item"]: item["status"] for item in each.after or ()}
+    yield from (f"plan: {item} removed" for item in before if item not in after)
+    for item, status in after.items():
+        if before.get(item) != status:
+            yield f"plan: {item} {status}" + (f", was {before[item]}" if item in before else "")
+    if [item for item in before if item in after] != [item for item in after if item in before]:
+        yield f"plan: in another order: {', '.join(after)}"
 
 
 def _change(each: UnitChange) -> str:

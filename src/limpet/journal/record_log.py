@@ -48,7 +48,7 @@ async def read_record(store: Store, name: str, version: int | None = None) -> Re
         found = await _read_on(store, record_id(name), _NONE, version)
     if version is not None and found.head.seq != version:
         fix = f"Pass a version from 1 to {found.head.seq}." if found.head.seq else ""
-        raise NotFound(what="version", id=f"{version} of record {name}", fix=fix)
+        raise NotFound(what=f"version {version} of record", id=name, fix=fix)
     if found is not known:
         kept.append(found)
     return found.state

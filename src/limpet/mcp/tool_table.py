@@ -27,19 +27,21 @@ HIDDEN: Mapping[str, frozenset[str]] = {
     "runs": frozenset({"parent", "fork_of", "labels", "scored", "until", "conversation", "user"}),
     "patch": frozenset({"source", "derived_from", "lower", "flags"}),
     "state": frozenset({"at", "steps"}),
-    "patch_record": frozenset({"source", "derived_from", "retract", "close", "unset"}),
+    "patch_record": frozenset({"source", "derived_from"}),
     "inbox": frozenset({"older_than", "risk"}),
 }
 # Parameters that need no description.
 PLAIN = frozenset({
     *("run", "cursor", "limit", "last", "request", "conversation", "agent", "session", "text", "goal", "reason", "id"),
     *("name", "step", "max_tokens", "value", "since", "interrupt", "to", "because", "retract", "record"),
-    *("questions", "sort", "status", "answered", "plan", "facts", "waits_for", "data", "before", "after"),
+    *("questions", "sort", "status", "answered", "plan", "facts", "waits_for", "data"),
+    *("before", "after", "close", "unset"),
 })  # fmt: skip
 SHORTER = {
     "state": "Show what a run knew, had done and decided: now, before or after a step, or after an event.",
-    "runs": "List the newest runs, with the status of each and what it waits for.",
+    "runs": "List the newest runs, their status, and what each waits for.",
     "fork": "Start a new run that shares the events of another one up to a step, and continues on its own.",
+    "context": "Show the part of a run's state and messages that fits, now or before or after a step.",
     "approve": "Ask the person at the client to approve or reject a tool call of a run.",
     "reject": "Ask the person at the client to reject or approve a tool call of a run.",
 }

@@ -114,21 +114,21 @@ def common_units(patch: RecordPatch, later: Iterable[RecordPatch]) -> frozenset[
 def check_patch(state: RecordState, patch: RecordPatch) -> None:
     """Raise InvalidPatch for a patch that does not match the record, changes a unit twice, or changes nothing."""
     facts, questions = {each.key for each in state.known_facts}, {each.id for each in state.questions}
-    _check_part("facts", patch.retract, [each.key for each in patch.facts], facts)
-    _check_part("questions", patch.close, patch.questions, questions)
-    _check_part("data", patch.unset, patch.data, state.data)
-    _check_part("answered", (*patch.answered,), (*patch.questions, *patch.close), questions)
+    _check_part(("retract", "facts"), patch.retract, [each.key for each in patch.facts], facts)
+    _check_part(("close", "questions"), patch.close, patch.questions, questions)
+    _check_part(("unset", "data"), patch.unset, patch.data, state.data)
+    _check_part(("answered", "questions"), (*patch.answered,), (*patch.questions, *patch.close), questions)
     if not units(patch):
         raise InvalidPatch(part="patch", reason="it changes nothing")
 
 
-def _check_part(part: str, gone: Collection[str], new: Collection[str], known: Collection[str]) -> None:
+def _check_part(parts: tuple[str, str], gone: Collection[str], new: Collection[str], known: Collection[str]) -> None:
     for key in gone:
         if key in new:
-            raise InvalidPatch(part=part, reason=f"{key!r} is changed twice")
+            raise InvalidPatch(part=parts[0], reason=f"{key!r} is changed twice")
         if key not in known:
-            raise InvalidPatch(part=part, reason=f"there is no {key!r}")
-    for keys in (gone, new):
+            raise InvalidPatch(part=parts[0], reason=f"there is no {key!r}")
+    for part, keys in zip(parts, (gone, new), strict=True):
         if len(set(keys)) != len(keys):
             raise InvalidPatch(part=part, reason="the same key is there twice")
         if "" in keys:

@@ -63,7 +63,8 @@ class Call:
     def key(self) -> str:
         """Idempotency key, the same on every attempt and resume. Raises WrongCall in a tool with `effect="none"`."""
         if not self._key:
-            raise _not_in_step("An idempotency key", 'Declare effect="idempotent" or "once" on the tool.')
+            reason = 'A tool with effect="none" has no idempotency key, because repeating it changes nothing'
+            raise WrongCall(reason=reason, fix='Declare effect="idempotent" or "once" on the tool.')
         return self._key
 
     @property

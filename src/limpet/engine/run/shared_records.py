@@ -4,12 +4,13 @@ A run reads a record as a step, whose result is the record at one version. It pa
 another step, which is stored together with the patch: both or neither.
 """
 
+from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, TypedDict
+from typing import Any, TypedDict, get_args
 
 import msgspec
 from msgspec import Raw, UnsetType
@@ -37,6 +38,7 @@ from limpet.times import to_datetime
 
 __all__ = ["RecordChange", "RunRecords", "SharedFact", "SharedQuestion", "SharedRecord", "patch_of", "shown_record"]
 
+STATUSES = f"must map items of the plan to {', '.join(get_args(PlanStatus))}"
 # Maximum size of a patch, in bytes of JSON.
 LARGEST_PATCH = 64_000
 # Maximum size of a record, in bytes of JSON.
@@ -186,6 +188,9 @@ def patch_of(state: RecordState, change: RecordChange, redaction: Redaction) -> 
     _check_types(change)
     given: dict[str, Any] = {name: value for name, value in change.items() if value is not None}
     plan: tuple[PlanItem, ...] | UnsetType = msgspec.UNSET
+    if doubled := [item for item, count in Counter(given.get("plan", ())).items() if count > 1]:
+        reason = f"has {doubled[0]!r} twice; items are told apart by their text"
+        raise InvalidArgument(path="plan", reason=reason)
     if "plan" in given or "revise" in given:
         plan = keep_statuses(state.items, redaction.texts(given.get("plan", state.plan)))
         for revision in revisions(plan, redaction.value(dict(given.get("revise", {})))):
@@ -228,7 +233,8 @@ def _check_types(change: RecordChange) -> None:
             if value is not None:
                 msgspec.convert(value, _PARTS[name])
         except msgspec.ValidationError as error:
-            raise InvalidArgument(path=name, reason=f"{error}, not {brief(value)}") from error
+            wanted = STATUSES if name == "revise" else f"{error}"
+            raise InvalidArgument(path=name, reason=f"{wanted}, not {brief(value)}") from error
 
 
 def _check_size(state: RecordState, patch: RecordPatch) -> None:

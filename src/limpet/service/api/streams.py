@@ -185,7 +185,7 @@ class Streams(AppCore):
         }
 
     async def changed_names(self) -> AsyncIterator[frozenset[str]]:
-        """Yield what changes, from now on: `run:ID` for a stream, `runs` and `records` for a new one, and `inbox`.
+        """Yield what changes, from now on: `run:ID` for a stream, `runs` for a new one, `records` and `inbox`.
 
         The first item is empty: it says that nothing is missed from then on. `*` says that anything may have changed.
         """
@@ -300,7 +300,7 @@ def _changed_by(item: FeedItem) -> Iterator[str]:
     yield f"run:{item.event.run}"
     if kind in STARTS:
         yield "runs"
-    if kind == "record.created":
+    if kind.startswith("record."):
         yield "records"
     if kind in ENDS or kind.startswith("request."):
         yield "inbox"
