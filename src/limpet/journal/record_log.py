@@ -77,11 +77,16 @@ def _kept_states(store: Store, id: str) -> deque[_Known]:
 
 async def _read_on(store: Store, id: str, known: _Known, version: int | None) -> _Known:
     """Fold what follows a state, up to a version. Raises Tampered if it does not follow."""
-    fold, head = RecordFold(known.state), known.head
+    fold, head, is_known = RecordFold(known.state), known.head, known is _NONE
     with suppress(NotFound):
-        async for event in store.log(id, after=head.seq, upto=version):
-            head = verify((event,), head)
-            fold.add(event, store.decode(event))
+        async for event in store.log(id, after=max(head.seq - 1, 0), upto=version):
+            if event.seq > head.seq:
+                head = verify((event,), head)
+                fold.add(event, store.decode(event))
+            else:
+                is_known = event.hash == head.hash
+    if not is_known:
+        raise Tampered(run=id, seq=head.seq, reason="the log is not the one that was read before")
     return known if head == known.head else _Known(head, fold.freeze())
 
 

@@ -60,6 +60,8 @@ def key_of(request: Request) -> str:
 
 def form_of(request: Request, proposed: Proposed | None = None) -> PersonForm | None:
     """Return a form in which a person decides a request, or confirms a command; None if a form cannot show it."""
+    if proposed is not None and hide_secrets_in(dict(proposed.arguments)) != dict(proposed.arguments):
+        return None  # the person would approve values that the form hides
     message = _message(request, proposed)
     fields = DECISION if proposed is not None else _field(request)
     if len(message) > LONGEST or fields is None:

@@ -13,7 +13,7 @@ from limpet.errors import InvalidArgument, LimpetError, NeedsPerson
 from limpet.mcp.offer import McpCall, ToolOffer, ToolReply
 from limpet.mcp.person_forms import Proposed, form_of, how_to_decide, key_of, reply_of, send_decision
 from limpet.mcp.run_tasks import created
-from limpet.mcp.tool_results import fitted, items_that_fit, refusal, result_of, size_of, tool_error
+from limpet.mcp.tool_results import MAX_RESULT, fitted, items_that_fit, refusal, result_of, size_of, tool_error
 from limpet.mcp.tool_table import BEHIND_QUERY, QUERY, is_offered, query_tool, tool_of
 from limpet.service.access import LOCAL, may
 from limpet.service.operation import Operation
@@ -114,7 +114,7 @@ async def run_bounded(call: McpCall, operation: Operation, arguments: dict[str, 
     if operation.is_command:
         work = call.run(operation.name, arguments, command_id=command_id_of(call, operation.name))
         # A client that leaves cancels its request, not a command that may be written already.
-        return await asyncio.shield(asyncio.ensure_future(work))
+        return fitted(await asyncio.shield(asyncio.ensure_future(work)), MAX_RESULT)
     own = OWN_SIZE.get(operation.name)
     if own is not None and own in arguments:
         return await call.run(operation.name, arguments)

@@ -1,7 +1,7 @@
 """Who may decide a request: its addressees, where people are known; services and those who started the run may not.
 
 Over MCP, a model types what its person is said to want. So only questions are answered there by an argument; anything
-else needs a form that the person filled in, or the right of a service to approve.
+else, also yes or no, needs a form that the person filled in, or the right of a service to approve.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,7 @@ from limpet.engine.execution.principal import Principal
 from limpet.engine.execution.views import Request
 from limpet.errors import NeedsPerson, NotAllowed
 from limpet.events import bodies as b
+from limpet.service.answers import is_question
 from limpet.stores import Store
 
 __all__ = ["ANYONE", "Deciders"]
@@ -52,7 +53,7 @@ class Deciders:
         if self.checks(who):
             await self._check_right(request, who)
         is_by_model = who.door == "mcp" and not who.is_confirmed and "approve-by-agent" not in who.rights
-        if is_by_model and request.kind != "ask":
+        if is_by_model and not is_question(request.kind, request.schema):
             raise NeedsPerson(request=request.id, by=who.name)
 
     async def _check_right(self, request: Request, who: Principal) -> None:

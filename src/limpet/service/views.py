@@ -23,7 +23,7 @@ from limpet.state import Position
 from limpet.stores import RequestRow, RunRow, Store
 from limpet.stores.blobs import INLINE
 from limpet.stores.fork_reads import StepRange
-from limpet.stores.writes import AUDIT
+from limpet.stores.writes import AUDIT, RECORD
 from limpet.times import format_time, to_datetime, to_datetime_or_none
 
 __all__ = [
@@ -111,9 +111,11 @@ def waits_for_worker(run: RunInfo) -> bool:
 
 
 def not_a_run(id: str) -> InvalidArgument:
-    """Return the error for the id of a conversation or an audit log where a run's id is required."""
+    """Return the error for the id of a conversation, a record or an audit log where a run's id is required."""
     if id.startswith(AUDIT):
         return InvalidArgument(path="run", reason=f"{id!r} is an audit log; use `audit`")
+    if id.startswith(RECORD):
+        return InvalidArgument(path="run", reason=f"{id!r} is a shared record; use `record`")
     return InvalidArgument(path="run", reason=f"{id!r} is a conversation; use `messages` or `say`")
 
 

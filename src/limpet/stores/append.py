@@ -37,6 +37,8 @@ from limpet.stores.transaction import Transaction, references, request_of
 __all__ = ["CallerError", "Plan", "append", "chain_start", "extend_all", "plan_extension", "transact"]
 
 MAX_MISSED_EVENTS = 10_000
+# A patch of a record can be compared with at most this many later ones.
+MAX_LATER_PATCHES = 1_000
 NO_BLOBS: Sequence[int] = ()
 
 
@@ -354,9 +356,9 @@ def _check_not_missed(tx: Transaction, row: RunRow, sent: b.RecordPatched) -> No
     Patches that others wrote since then are missed if they change a part that this one changes, too. None are
     returned if there are too many to compare, or if the record never had that version.
     """
-    if not 0 <= row.seq - sent.read <= MAX_MISSED_EVENTS:
+    if not 0 <= row.seq - sent.read <= MAX_LATER_PATCHES:
         raise _NotWritten(writes.Missed(row.id, ()))
-    later = _decode_all(tx, tx.tables.events(row, sent.read, MAX_MISSED_EVENTS))
+    later = _decode_all(tx, tx.tables.events(row, sent.read, MAX_LATER_PATCHES))
     missed = [
         each for each in later if isinstance(each.body, b.RecordPatched) and common_units(sent.patch, [each.body.patch])
     ]

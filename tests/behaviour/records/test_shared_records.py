@@ -59,8 +59,49 @@ async def test_a_step_and_its_patch_survive_a_kill_together(when: When, kind: st
         assert await app.run(noter, "owner", id="r1") == 0
         assert app.crashes == 1
         assert [each.version for each in await app.record_changes("board")] == [2]
-        started = [each for each in await app.log("r1") if each.kind == "step.started" and each.body["number"] == 2]
-        assert len(started) == 1  # it is stored with the end of the step, or not at all
+        assert [step.status for step in await app.steps("r1")] == ["completed", "completed"]
+        await app.verify()
+
+
+@limpet.tool(effect="none", name="records_seen")
+async def note_seen(seen: str) -> str:
+    return seen
+
+
+@limpet.agent(name="records_canceller")
+async def canceller(run: limpet.Run, loops: int) -> str:
+    """Cancel a patch that is under way, and continue after a wait."""
+    board = await run.record("board")
+    patching = asyncio.ensure_future(run.patch_record(board, facts={run.id: loops}))
+    for _ in range(loops):
+        await asyncio.sleep(0)  # noqa: TID251 - an iteration of the loop
+    patching.cancel()
+    try:
+        await patching
+        seen = "done"
+    except asyncio.CancelledError:
+        seen = "cancelled"
+    await run.step(note_seen, seen)
+    await run.ask("Go on?")
+    return seen
+
+
+async def test_a_patch_that_the_code_cancels_while_it_is_written_is_cancelled_again_on_resume(tmp_path: Path) -> None:
+    """Its outcome is unknown to the code: it may be in the record."""
+    cancelled = 0
+    async with asyncio.timeout(60), limpet.open(f"sqlite:///{tmp_path}/limpet.db", agents=[canceller]) as app:
+        for handle in [await app.start(canceller, loops, id=f"c{loops}") for loops in range(2, 20)]:
+            async for event in handle.events():
+                if event.kind == "run.waiting":
+                    break
+            steps = {step.number: step.status for step in await app.steps(handle.id)}
+            if steps.get(2) != "unknown":
+                continue  # it had not begun, or was done
+            [request] = await app.inbox(run=handle.id)
+            await app.answer(request.id, True, by="ann")
+            assert await handle.result() == "cancelled"
+            cancelled += 1
+        assert cancelled
         await app.verify()
 
 

@@ -180,8 +180,10 @@ def shown_record(name: str, state: RecordState) -> SharedRecord:
     )
 
 
-def patch_of(state: RecordState, change: RecordChange, redaction: Redaction) -> RecordPatch:
-    """Return a change in its stored form, checked against the record that its writer has read.
+def patch_of(
+    state: RecordState, change: RecordChange, redaction: Redaction, newest: RecordState | None = None
+) -> RecordPatch:
+    """Return a change in its stored form, checked against the record that its writer has read, and the newest one.
 
     Raises InvalidArgument for a change that is malformed or too large, or that does not fit the record.
     """
@@ -220,7 +222,7 @@ def patch_of(state: RecordState, change: RecordChange, redaction: Redaction) -> 
         check_patch(state, patch)
     except InvalidPatch as error:
         raise InvalidArgument(path=error.part, reason=error.reason) from error
-    _check_size(state, patch)
+    _check_size(newest or state, patch)
     return patch
 
 
@@ -242,8 +244,8 @@ def _check_size(state: RecordState, patch: RecordPatch) -> None:
     if size > LARGEST_PATCH:
         reason = f"has {size:,} bytes, more than {LARGEST_PATCH:,}; store large values as artifacts, and name them here"
         raise InvalidArgument(path="patch", reason=reason)
-    whole = len(msgspec.json.encode(state)) + size
-    if whole > LARGEST_RECORD:
+    only_removes = not (patch.facts or patch.questions or patch.answered or patch.data) and patch.plan is msgspec.UNSET
+    if not only_removes and len(msgspec.json.encode(state)) + size > LARGEST_RECORD:
         reason = f"would make the record larger than {LARGEST_RECORD:,} bytes; remove what is no longer needed first"
         raise InvalidArgument(path="patch", reason=reason)
 
@@ -324,8 +326,9 @@ class _PatchCommand:
     async def prepare(self, args: Mapping[str, Any], key: str, number: int, /) -> SendCommands:
         """Return the patch, checked against the record at the version that was read."""
         name, read, change = args["record"], args["read"], args["change"]
+        newest = await read_record(self._store, name)
         state = await read_record(self._store, name, read) if read else RecordState()
-        patch = patch_of(state, change, self._store.redaction)
+        patch = patch_of(state, change, self._store.redaction, newest)
         body = b.RecordPatched(command=key, read=read, patch=patch, number=number, **sent_by_run(self._x.run))
         return SendCommands(run=record_id(name), bodies=(body,), actor=self._x.kit.worker)
 

@@ -6,7 +6,7 @@ other.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, TypeVar
 
@@ -60,6 +60,7 @@ WORKER_DIED = Failure(type="", message="the worker died during the call")
 MARKED = MARK.encode()
 
 
+Written = TypeVar("Written", bound=bool | Missed)
 Note = TypeVar("Note", b.StepFailed, b.StepUnknown, b.StepResolved, b.StepCompleted)
 
 
@@ -349,28 +350,33 @@ class Steps:
     async def _record_start_if_current(
         self, step: Step, attempt: int, opening: Sequence[AnyBody], last_seen: int
     ) -> bool:
-        """Record the start of an attempt unless other events arrived first.
+        """Record the start of an attempt unless other events arrived first."""
+        journal = self._x.journal
+        return await self._write_start(
+            step, attempt, lambda: journal.append_if_current(*opening, last_seen=last_seen, blobs=step.blobs)
+        )
+
+    async def _write_start(self, step: Step, attempt: int, write: Callable[[], Awaitable[Written]]) -> Written:
+        """Write the start of an attempt, and return whether it was written: True, or the reason why not.
 
         If the code cancels the step meanwhile, its outcome is recorded as unknown.
         """
         x, is_left = self._x, False
 
-        async def write() -> bool:
+        async def write_all() -> Written:
             with x.gate.work():
-                done = await x.recorder.write_until_stored(
-                    lambda: x.journal.append_if_current(*opening, last_seen=last_seen, blobs=step.blobs)
-                )
-                if done and is_left and not x.gate.is_closed:
+                done = await x.recorder.write_until_stored(write)
+                if done is True and is_left and not x.gate.is_closed:
                     x.journal.add(b.StepUnknown(**step.place(attempt), reason="cancelled"))
             return done
 
-        writing = asyncio.ensure_future(write())
+        writing = asyncio.ensure_future(write_all())
         try:
             await asyncio.shield(writing)
         finally:
             is_left = not writing.done()
             # The code may also cancel the step between the write and this line: then `note_cancelled` records that.
-            if writing.done() and not writing.cancelled() and not writing.exception() and writing.result():
+            if writing.done() and not writing.cancelled() and not writing.exception() and writing.result() is True:
                 step.attempt, step.grant, step.call = attempt, None, None
         return writing.result()
 
@@ -526,19 +532,17 @@ class Steps:
                 return self.note_failed(step, attempt, call, error)
 
     async def _send_command(self, step: Step, attempt: int, command: StepCommand) -> Latest:
-        """Record the step and send its command in one append, so the outcome is never unknown."""
+        """Record the start of the step and send its command in one append. A repeated attempt sends nothing new."""
         x = self._x
         call = Call(step.key, attempt, redaction=x.kit.store.redaction)
         last_seen, step.last_seen = step.last_seen, None
         started = self._started(step, attempt)
         try:
             leg = await x.recorder.retry_store(lambda: command.prepare(step.args, step.key, step.number))
-            output, blobs = step.pack(x.kit.store, None)
-            completed = b.StepCompleted(**step.place(attempt), output=output)
-            done = await x.recorder.write_until_stored(
-                lambda: x.journal.append_with_command(
-                    started, completed, leg=leg, last_seen=last_seen, blobs=(*step.blobs, *blobs)
-                )
+            done = await self._write_start(
+                step,
+                attempt,
+                lambda: x.journal.append_with_command(started, leg=leg, last_seen=last_seen, blobs=step.blobs),
             )
             if isinstance(done, Missed):
                 raise await x.recorder.retry_store(lambda: command.refusal(leg, done))
@@ -546,10 +550,10 @@ class Steps:
             x.journal.add(started, blobs=step.blobs)
             step.grant = None  # the approval was used
             return self.note_failed(step, attempt, call, error)
-        if not done:
+        if done is not True:
             step.packed = None  # a standing approval may have been revoked
             return None
-        return completed
+        return self.note_completed(step, attempt, None, call)
 
     # Results
 

@@ -112,7 +112,7 @@ class SharedState(AppCore):
         if read:
             await record_row(self.store, record)
         state = await read_record(self.store, record, read) if read else RecordState()
-        patch = patch_of(state, wanted, self.store.redaction)
+        patch = patch_of(state, wanted, self.store.redaction, await read_record(self.store, record))
         body = b.RecordPatched(command=id, read=read, patch=patch, **who.sender)
         leg = SendCommands(run=record_id(record), bodies=(body,), actor=self._actor)
         self._check_open()
