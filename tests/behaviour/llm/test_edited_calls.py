@@ -100,6 +100,6 @@ async def test_changed_arguments_of_an_mcp_tool_are_shown_as_the_model_knows_the
     agent = cleaner(ScriptedModel(calls("send", name="Ann", text="go away"), "done"), tools)
     async with testing.app(agent) as app:
         await app.start(agent, "go", id="r")
-        [text] = await tool_messages(app, {"arguments": {"name": "Ann", "text": "hello"}})
+        [text] = await tool_messages(app, {"text": "hello"})
         changed = 'A person changed the arguments to {"name":"Ann","text":"hello"}. '
         assert text == changed + '{"sent":true,"to":"Ann"}'
