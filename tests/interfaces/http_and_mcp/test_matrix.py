@@ -220,7 +220,7 @@ class Door:
         found = await self.rpc(token, "tools/call", {"name": operation.name, "arguments": given})
         if "result" not in found:
             return Reply(found["code"], json.dumps(found))
-        text = found["result"]["content"][1]["text"]
+        text = found["result"]["content"][0]["text"]
         return Reply(json.loads(text)["code"] if found["result"].get("isError") else "done", text)
 
     async def rpc(self, token: str, method: str, params: Arguments) -> Any:
