@@ -67,7 +67,7 @@ class ChangeFeed:
 
     async def _read(self, ready: "asyncio.Future[None]") -> None:
         try:
-            async with aclosing(self._app.changed_names()) as changes:  # type: ignore[type-var]
+            async with aclosing(self._app._changed_names()) as changes:  # type: ignore[type-var]
                 async for changed in changes:
                     if not ready.done():
                         ready.set_result(None)

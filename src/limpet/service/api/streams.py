@@ -184,7 +184,7 @@ class Streams(AppCore):
             if row.type == "run"
         }
 
-    async def changed_names(self) -> AsyncIterator[frozenset[str]]:
+    async def _changed_names(self) -> AsyncIterator[frozenset[str]]:
         """Yield what changes, from now on: `run:ID` for a stream, `runs` for a new one, `records` and `inbox`.
 
         The first item is empty: it says that nothing is missed from then on. `*` says that anything may have changed.
