@@ -240,7 +240,10 @@ def _check_types(change: RecordChange) -> None:
 
 
 def _check_size(state: RecordState, patch: RecordPatch) -> None:
-    size = len(msgspec.json.encode(patch))
+    try:
+        size = len(msgspec.json.encode(patch))
+    except TypeError as error:  # a subclass of str
+        raise InvalidArgument(path="patch", reason=str(error)) from error
     if size > LARGEST_PATCH:
         reason = f"has {size:,} bytes, more than {LARGEST_PATCH:,}; store large values as artifacts, and name them here"
         raise InvalidArgument(path="patch", reason=reason)
