@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+import limpet.compose  # noqa: F401 - installs the filter
 from limpet import Secret
 from limpet.engine.execution.log_redaction import RedactingFilter
 from tests.unit.credentials import EVERY
