@@ -6,7 +6,6 @@ from hashlib import sha256
 from typing import Any
 
 import mcp_types as t
-from mcp import MCPError
 
 from limpet.engine.execution.principal import Principal
 from limpet.errors import InvalidArgument, LimpetError, NeedsPerson
@@ -167,8 +166,3 @@ def command_id_of(call: McpCall, operation: str) -> str | None:
         raise InvalidArgument(path=IDEMPOTENCY_KEY, reason=reason)
     parts = ("mcp", call.who.tenant, call.who.name, operation, key)
     return f"key-{sha256(chr(0).join(parts).encode(errors='surrogatepass')).hexdigest()[:40]}"
-
-
-def unknown_method(method: str) -> MCPError:
-    """Return the error for a method that this protocol version does not have."""
-    return MCPError(t.METHOD_NOT_FOUND, "Method not found", method)

@@ -12,7 +12,6 @@ from limpet.errors import NotFound
 from limpet.events import Event
 from limpet.events import bodies as b
 from limpet.journal import record_id
-from limpet.redaction import hide_secrets_in
 from limpet.service.page import Page, number_of
 from limpet.state.shared_record import RecordFold, RecordState, RecordUnit, units
 from limpet.stores import RunFilter, RunRow, Store
@@ -113,7 +112,7 @@ def _update(event: Event, body: b.RecordPatched, before: RecordState, after: Rec
         via=body.via,
         step=body.number,
         time=to_datetime(event.time),
-        changes=hide_secrets_in([*_changes(body, before, after)]),
+        changes=[*_changes(body, before, after)],
     )
 
 

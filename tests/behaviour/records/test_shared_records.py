@@ -299,3 +299,17 @@ async def test_two_apps_see_each_others_patches(tmp_path: Path) -> None:
         assert (await one.record("board")) == (await other.record("board")) == found
         assert len(found.data) == 20
         assert await other.record("board", version=2) == first
+
+
+async def test_a_full_record_takes_a_repeated_patch_and_removals() -> None:
+    """A patch that was written stays written, although the record has been filled since."""
+    async with testing.app() as app:
+        large = {"text": "x" * 60_000}
+        await app.patch_record("board", read=0, data={"first": large}, command_id="c1")
+        for number in range(15):
+            await app.patch_record("board", read=2, data={f"k{number}": large})
+        with pytest.raises(limpet.InvalidArgument, match="larger than"):
+            await app.patch_record("board", read=2, data={"last": large})
+        assert (await app.patch_record("board", read=0, data={"first": large}, command_id="c1")).version == 2
+        found = await app.patch_record("board", read=17, unset=["k0"])
+        assert "k0" not in found.data

@@ -13,7 +13,7 @@ from tests.interfaces.mcp.harbour import connected, data_of, opened, paid, payer
 
 @dataclass
 class Parcel:
-    """What a person fills in."""
+    """The fields of the form."""
 
     to: str
     grams: int

@@ -36,7 +36,15 @@ from limpet.stores import Missed, SendCommands, Store
 from limpet.stores.writes import RECORD
 from limpet.times import to_datetime
 
-__all__ = ["RecordChange", "RunRecords", "SharedFact", "SharedQuestion", "SharedRecord", "patch_of", "shown_record"]
+__all__ = [
+    "RecordChange",
+    "RunRecords",
+    "SharedFact",
+    "SharedQuestion",
+    "SharedRecord",
+    "patch_to_write",
+    "shown_record",
+]
 
 STATUSES = f"must map items of the plan to {', '.join(get_args(PlanStatus))}"
 # Maximum size of a patch, in bytes of JSON.
@@ -180,10 +188,23 @@ def shown_record(name: str, state: RecordState) -> SharedRecord:
     )
 
 
-def patch_of(
-    state: RecordState, change: RecordChange, redaction: Redaction, newest: RecordState | None = None
-) -> RecordPatch:
-    """Return a change in its stored form, checked against the record that its writer has read, and the newest one.
+async def patch_to_write(store: Store, name: str, read: int, change: RecordChange, *, command: str) -> RecordPatch:
+    """Return a change of a record that was read at a version, checked against that version. Raises InvalidArgument.
+
+    The record must not become too large, unless an earlier attempt has sent the same command.
+    """
+    state = await read_record(store, name, read) if read else RecordState()
+    patch = patch_of(state, change, store.redaction)
+    try:
+        _check_record_size(await read_record(store, name), patch)
+    except InvalidArgument:
+        if not await store.has_command(record_id(name), command):
+            raise
+    return patch
+
+
+def patch_of(state: RecordState, change: RecordChange, redaction: Redaction) -> RecordPatch:
+    """Return a change in its stored form, checked against the record that its writer has read.
 
     Raises InvalidArgument for a change that is malformed or too large, or that does not fit the record.
     """
@@ -222,7 +243,7 @@ def patch_of(
         check_patch(state, patch)
     except InvalidPatch as error:
         raise InvalidArgument(path=error.part, reason=error.reason) from error
-    _check_size(newest or state, patch)
+    _check_size(patch)
     return patch
 
 
@@ -239,7 +260,7 @@ def _check_types(change: RecordChange) -> None:
             raise InvalidArgument(path=name, reason=f"{wanted}, not {brief(value)}") from error
 
 
-def _check_size(state: RecordState, patch: RecordPatch) -> None:
+def _check_size(patch: RecordPatch) -> None:
     try:
         size = len(msgspec.json.encode(patch))
     except TypeError as error:  # a subclass of str
@@ -247,8 +268,12 @@ def _check_size(state: RecordState, patch: RecordPatch) -> None:
     if size > LARGEST_PATCH:
         reason = f"has {size:,} bytes, more than {LARGEST_PATCH:,}; store large values as artifacts, and name them here"
         raise InvalidArgument(path="patch", reason=reason)
-    only_removes = not (patch.facts or patch.questions or patch.answered or patch.data) and patch.plan is msgspec.UNSET
-    if not only_removes and len(msgspec.json.encode(state)) + size > LARGEST_RECORD:
+
+
+def _check_record_size(newest: RecordState, patch: RecordPatch) -> None:
+    """Raise InvalidArgument if a patch would make a record too large. Removing something never does."""
+    adds = patch.facts or patch.questions or patch.answered or patch.data or not isinstance(patch.plan, UnsetType)
+    if adds and len(msgspec.json.encode(newest)) + len(msgspec.json.encode(patch)) > LARGEST_RECORD:
         reason = f"would make the record larger than {LARGEST_RECORD:,} bytes; remove what is no longer needed first"
         raise InvalidArgument(path="patch", reason=reason)
 
@@ -329,9 +354,7 @@ class _PatchCommand:
     async def prepare(self, args: Mapping[str, Any], key: str, number: int, /) -> SendCommands:
         """Return the patch, checked against the record at the version that was read."""
         name, read, change = args["record"], args["read"], args["change"]
-        newest = await read_record(self._store, name)
-        state = await read_record(self._store, name, read) if read else RecordState()
-        patch = patch_of(state, change, self._store.redaction, newest)
+        patch = await patch_to_write(self._store, name, read, change, command=key)
         body = b.RecordPatched(command=key, read=read, patch=patch, number=number, **sent_by_run(self._x.run))
         return SendCommands(run=record_id(name), bodies=(body,), actor=self._x.kit.worker)
 

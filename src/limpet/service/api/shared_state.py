@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, TypedDict, Unpack
 
 from limpet.arguments import checked
-from limpet.engine.run.shared_records import RecordChange, SharedRecord, patch_of, shown_record
+from limpet.engine.run.shared_records import RecordChange, SharedRecord, patch_to_write, shown_record
 from limpet.events import bodies as b
 from limpet.journal import conflict_of, read_record, record_id
 from limpet.service.api.control import Named, Texts
@@ -25,7 +25,6 @@ from limpet.service.operation import (
 from limpet.service.page import Page, number_of
 from limpet.service.queries import check_last
 from limpet.service.records import RecordInfo, RecordUpdate, record_changes, record_row, records_page
-from limpet.state.shared_record import RecordState
 from limpet.stores import Appended, Missed, SendCommands
 
 __all__ = ["SharedState"]
@@ -111,8 +110,7 @@ class SharedState(AppCore):
         wanted: RecordChange = {name: each for name, each in change.items() if each is not None}  # type: ignore[assignment]
         if read:
             await record_row(self.store, record)
-        state = await read_record(self.store, record, read) if read else RecordState()
-        patch = patch_of(state, wanted, self.store.redaction, await read_record(self.store, record))
+        patch = await patch_to_write(self.store, record, read, wanted, command=id)
         body = b.RecordPatched(command=id, read=read, patch=patch, **who.sender)
         leg = SendCommands(run=record_id(record), bodies=(body,), actor=self._actor)
         self._check_open()
