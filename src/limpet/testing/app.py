@@ -47,7 +47,8 @@ class TestSettings(Settings):
         self.faulty = FaultyStore(backend(self.frozen))
         super().__init__(self.faulty, self.frozen, _Ids())
         self.worker = Worker(lease=FOREVER)
-        self.timing = Timing(poll=microseconds(FOREVER), idle=0, sweep=microseconds(FOREVER), lease_thread=False)
+        never = microseconds(FOREVER)
+        self.timing = Timing(poll=never, idle=0, look=never, sweep=never, lease_thread=False)
         self.perform = self.stubs = Stubs()
         self.linger = self.listen_interval = self.command_poll = 0
         self.backoffs = False

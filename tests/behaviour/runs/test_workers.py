@@ -1,6 +1,7 @@
 """Workers recover from errors of the store and of the machine, and park runs that they cannot read."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,9 +9,11 @@ import pytest
 
 import limpet
 from limpet import testing
+from limpet.engine.worker.worker_settings import Timing
 from limpet.events import bodies as b
 from limpet.stores import Claimed, Renewal, Store, WorkerRow
 from limpet.stores.memory import MemoryTables
+from limpet.testing.app import TestApp, TestSettings
 
 
 async def test_a_worker_renews_its_lease_after_unexpected_errors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,6 +55,55 @@ async def test_a_worker_claims_again_after_an_unexpected_error(monkeypatch: pyte
         monkeypatch.setattr(app.store, "claim", poor)
         assert await (await app.start(agent, at="1ms")).result(timeout="20s") == 1
         assert not wrong
+
+
+async def test_a_suspect_costs_no_claims_while_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker looks at it every 50 ms, and at the store once a second. Its first settled step frees the next one."""
+    entered, may_settle = list[str](), asyncio.Event()
+
+    @limpet.tool(effect="none", name="suspects_first")
+    async def first() -> None:
+        await may_settle.wait()
+
+    @limpet.tool(effect="none", name="suspects_second")
+    async def second() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    @limpet.agent(name="suspects")
+    async def agent(run: limpet.Run) -> None:
+        entered.append(run.id)
+        await run.step(first)
+        await run.step(second)
+
+    settings = TestSettings()
+    settings.timing = Timing(lease_thread=False)
+
+    async def pass_time(milliseconds: int) -> None:
+        for _ in range(milliseconds // 10):
+            settings.frozen.set(settings.frozen.now() + 10_000)
+            for _ in range(20):
+                await asyncio.sleep(0)  # noqa: TID251 - an iteration of the event loop
+
+    async with TestApp(settings, [agent]) as app:
+        runs = {(await app.start(agent, id=each)).id for each in ("a", "b")}
+        for _ in range(2):
+            await pass_time(1_000)
+            await app.crash()
+        entered.clear()
+        await pass_time(1_000)
+        assert len(entered) == 1, "a worker holds one suspect"
+        claim, claims = app.store.claim, Counter[str]()
+
+        async def counted(worker: str, **how: Any) -> Sequence[Claimed]:
+            claims[worker] += 1
+            return await claim(worker, **how)
+
+        monkeypatch.setattr(app.store, "claim", counted)
+        await pass_time(10_000)
+        assert 9 <= claims.total() <= 12, "once a second"
+        may_settle.set()
+        await pass_time(200)
+        assert set(entered) == runs
 
 
 async def test_a_worker_retired_during_its_start_registers_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,6 @@ log = logging.getLogger("limpet")
 
 # The idle time is multiplied by this while the worker drives runs.
 BUSY_IDLE_FACTOR = 10
-# How often the worker checks whether a suspect has settled a step, which allows it to claim others.
-SUSPECT_POLL = SECOND // 20
 
 
 class WorkerLoop:
@@ -37,6 +35,7 @@ class WorkerLoop:
         host.on_left = self._on_left
         self._wake_times: dict[str, int] = {}
         """When each run that was parked here is due, by the store's clock."""
+        self._cancel_look: Callable[[], None] = lambda: None
         self._coming = 0
         """Number of runs that are being created here."""
         self._has_backlog = False
@@ -119,16 +118,28 @@ class WorkerLoop:
             self._listener.remove_callback(self._work_hint.set)
 
     async def _wait_for_work(self) -> None:
-        """Wait for `wake`, a change in the store, the next known wake time, or the poll interval."""
+        """Wait for `wake`, a change in the store, the next known wake time, the poll interval, or a suspect that has
+        settled a step, which allows this worker to claim others.
+        """
         next_wake = min(self._wake_times.values(), default=None)
-        poll = min(self._timing.poll, SUSPECT_POLL) if self.host.has_suspects else self._timing.poll
+        poll = self._timing.poll
         delay = poll if next_wake is None else min(poll, max(next_wake - self.host.kit.now(), 0))
         cancel_timer = self.host.kit.clock.call_later(delay, self._work_hint.set)
+        self._look_at_suspects(self.host.cleared)
         try:
             await self._work_hint.wait()
         finally:
             cancel_timer()
+            self._cancel_look()
         self._work_hint.clear()
+
+    def _look_at_suspects(self, cleared: int) -> None:
+        """Look from time to time, without asking the store, whether more suspects are cleared than were."""
+        if self.host.cleared > cleared:
+            self._work_hint.set()
+        elif self.host.has_suspects:
+            look = partial(self._look_at_suspects, cleared)
+            self._cancel_look = self.host.kit.clock.call_later(self._timing.look, look)
 
     async def _claim_until_full(self) -> None:
         """Claim until no run is ready or the worker is full, then idle."""

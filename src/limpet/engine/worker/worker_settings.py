@@ -46,12 +46,20 @@ class Timing:
     """Intervals of the worker loop, in microseconds."""
 
     def __init__(
-        self, *, poll: int = SECOND, idle: int = SECOND // 100, sweep: int = SECOND // 10, lease_thread: bool = True
+        self,
+        *,
+        poll: int = SECOND,
+        idle: int = SECOND // 100,
+        look: int = SECOND // 20,
+        sweep: int = SECOND // 10,
+        lease_thread: bool = True,
     ) -> None:
         self.poll = poll
         """Maximum time between two rounds of claims: how late a due timer or a dead worker is noticed."""
         self.idle = idle
         """Pause after each round of claims; 0 for none."""
+        self.look = look
+        """Time between two looks at suspects, while the worker drives some."""
         self.sweep = sweep
         """Time between two sweeps for events that wait for a flush, while the worker drives runs."""
         self.lease_thread = lease_thread
