@@ -11,7 +11,7 @@ import re
 from base64 import b64encode
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from threading import RLock
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -215,6 +215,8 @@ _HARMLESS = rf"(?!{_NOT})|$"
 _DEEPEST = 100
 # A shorter secret would match everywhere.
 _SHORTEST = 6
+# Facts about this many keys of at most this length are kept: results have the same keys again and again.
+_KEYS, _LONGEST_KEY = 2_048, 100
 
 _known: tuple[tuple[int, tuple[str, ...]], ...] = ()
 """Text forms of live secrets, by owner. Replaced as a whole, since threads and finalizers may read it at any time."""
@@ -236,13 +238,18 @@ def _compiled(place: int) -> tuple["re.Pattern[str]", str]:
 
 def redact(text: str) -> str:
     """Replace text that looks like a credential with the name of its type, such as `[redacted: jwt]`."""
-    lower = text.lower()
-    for place in sorted({place for hint, place in _HINTS if hint in lower}):
+    for place in _places(text):
         pattern, instead = _compiled(place)
         text = pattern.sub(lambda found, instead=instead: _kept(found) + instead, text)  # type: ignore[misc]
     for pattern in _more:
         text = pattern.sub("[redacted]", text)
     return text
+
+
+def _places(text: str) -> list[int]:
+    """Return the indexes of the patterns that may match a text."""
+    lower = text.lower()
+    return sorted({place for hint, place in _HINTS if hint in lower})
 
 
 def _kept(found: "re.Match[str]") -> str:
@@ -337,8 +344,13 @@ def _walk(value: Any, change: Callable[[str], str], depth: int) -> Any:
 def _members(members: dict[Any, Any], change: Callable[[str], str], depth: int) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for key, value in members.items():
-        name = _free(change(key), found) if isinstance(key, str) else key
-        found[name] = _named(key, value) or _walk(value, change, depth)
+        if not isinstance(key, str):
+            found[key] = _walk(value, change, depth)
+            continue
+        about = _about(key)
+        name = _free(change(key) if about.may_match or _known or _more else key, found)
+        instead = _secret(key, about, value) if about.names_secret and isinstance(value, str) else None
+        found[name] = instead or _walk(value, change, depth)
     return found
 
 
@@ -350,13 +362,34 @@ def _free(name: str, taken: dict[Any, Any]) -> str:
     return free
 
 
-def _named(key: object, value: object) -> str | None:
-    """Return the replacement of a value whose key names a secret, or None if it is not one."""
-    if not isinstance(key, str) or not isinstance(value, str) or re.search(_SENSITIVE, key) is None:
-        return None
-    is_password = re.search(rf"(?i){_WORD}$", key) is not None
-    if len(value) < (1 if is_password else _SHORTEST) or re.match(_HARMLESS, value) is not None:
+class _Key(NamedTuple):
+    """Facts about a key of an object."""
+
+    may_match: bool
+    """Whether a pattern may match the key itself."""
+    names_secret: bool
+    is_password: bool
+
+
+def _about(key: str) -> _Key:
+    return _about_short(key) if len(key) <= _LONGEST_KEY else _about_any(key)
+
+
+def _about_any(key: str) -> _Key:
+    return _Key(
+        may_match=bool(_places(key)),
+        names_secret=re.search(_SENSITIVE, key) is not None,
+        is_password=re.search(rf"(?i){_WORD}$", key) is not None,
+    )
+
+
+_about_short = lru_cache(_KEYS)(_about_any)
+
+
+def _secret(key: str, about: _Key, value: str) -> str | None:
+    """Return the replacement of a value whose key names a secret, or None if the value is harmless."""
+    if len(value) < (1 if about.is_password else _SHORTEST) or re.match(_HARMLESS, value) is not None:
         return None
     if value.startswith("/") and key.lower().endswith("pwd"):
         return None  # The working directory of a shell.
-    return f"[redacted: {'password' if is_password else 'secret'}]"
+    return f"[redacted: {'password' if about.is_password else 'secret'}]"

@@ -72,6 +72,8 @@ MAX_ITEMS = 1000
 MAX_BYTES = 4_000_000
 # Items of a stream whose text is kept for other callers.
 MOST_RECENT = 1_000
+# Size in bytes of a result that is encoded at once, not in a thread.
+SHORT = 4_000
 # Timeout of an operation, in seconds.
 TIMEOUT = 60
 # The largest integer that is exact in every language, JavaScript included.
@@ -331,7 +333,13 @@ class Operation:
         found = await self._call(app, checked)
         if isinstance(found, Page) and found.next is not None:
             found.next = tenant_cursor(found.next, tenant)
-        return await asyncio.to_thread(self.to_json, found)  # encoding a large result takes long
+        return self.to_json(found) if self._is_short(found) else await asyncio.to_thread(self.to_json, found)
+
+    def _is_short(self, found: Any) -> bool:
+        """Return whether encoding a result takes less time than a thread takes to begin."""
+        if self.is_large or isinstance(found, list | tuple) or hasattr(found, "as_json"):
+            return False
+        return len(msgspec.json.encode(found, enc_hook=str)) <= SHORT
 
     async def stream(
         self, app: Any, arguments: Mapping[str, Any], *, who: Principal
