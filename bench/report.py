@@ -152,9 +152,10 @@ TABLES = (
         "mcp",
         "MCP",
         "Calls of a tool of `limpet serve` and `limpet mcp`, one after the other, beside those of a minimal server on "
-        "the same SDK with a tool that returns its text; both run at once, and are called in turns. `echo` is the same "
-        "tool on both servers, and should reach 80 % of the minimal one; `info` reads a run. The first answer should "
-        "need less than a second of CPU; the minimal server's own is beside it.",
+        "the same SDK with the same tool; both run at once, are called in turns, and log requests over HTTP. `echo` "
+        "returns its text. `info` reads a run: the minimal server calls the same method of the app, without roles, "
+        "redaction or limits. Limpet should reach 80 % of the minimal server. The first answer should need less than a "
+        "second of CPU; the minimal server's own is beside it.",
         [
             Column("calls/s", "calls"),
             Column("minimal, calls/s", "bare"),

@@ -26,21 +26,37 @@ REVISION = "2026-07-28"
 BATCHES = 20
 MINIMAL = """\
 import socket, sys
+from contextlib import asynccontextmanager
 import uvicorn
 from mcp.server import MCPServer
 
-server = MCPServer("minimal")
+@asynccontextmanager
+async def store(_):
+    if "info" not in sys.argv:
+        yield
+        return
+    global app
+    import limpet
+    async with limpet.open(sys.argv[3], worker=False) as app:
+        yield
+
+server = MCPServer("minimal", lifespan=store)
 
 @server.tool()
 def echo(text: str) -> str:
     return text
 
-if sys.argv[1:] == ["http"]:
+@server.tool()
+async def info(run: str) -> dict[str, object]:
+    import msgspec
+    return msgspec.to_builtins(await app.info(run), enc_hook=str)
+
+if "http" in sys.argv:
     listening = socket.create_server(("127.0.0.1", 0))
     named = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=listening.detach())
     print('{"url": "http://127.0.0.1:%d"}' % named.getsockname()[1], flush=True)
     app = server.streamable_http_app(json_response=True, stateless_http=True)
-    config = uvicorn.Config(app, access_log=False, log_level="warning", http="h11")
+    config = uvicorn.Config(app, http="h11")
     uvicorn.Server(config).run([named])
 else:
     server.run("stdio")
@@ -78,8 +94,7 @@ async def main():
 
 asyncio.run(main())
 """
-ECHO = ("echo", {"text": "x" * 200})
-TOOLS = {"echo": ECHO, "info": ("info", {"run": "r-0"})}
+TOOLS = {"echo": ("echo", {"text": "x" * 200}), "info": ("info", {"run": "r-0"})}
 Call = Callable[[int], Any]
 
 
@@ -93,14 +108,16 @@ async def called(run: limpet.Run, number: int) -> int:
 def mcp_calls(url: str, how: str, tool: str, calls: int) -> dict[str, float]:
     """Return calls a second of Limpet and of a minimal server, Limpet's share of it in percent, and milliseconds.
 
-    `tool` is echo, which both servers have, or info, which reads a run.
+    `tool` is echo, which returns its text, or info, which reads a run: the minimal server calls the same method of the
+    app, without roles, redaction or limits.
     """
     asyncio.run(_filled(url))
     connect = _over_http if how == "http" else _over_stdio
     command = _command(url, how) if tool == "info" else [sys.executable, "-c", WITH_ECHO, url, how, TOKEN]
     with ExitStack() as stack:
         ours = stack.enter_context(connect(command, TOOLS[tool]))
-        minimal = stack.enter_context(connect([sys.executable, "-c", MINIMAL, how], ECHO))
+        by_hand = [sys.executable, "-c", MINIMAL, how, tool, url]
+        minimal = stack.enter_context(connect(by_hand, TOOLS[tool]))
         taken: dict[Call, list[float]] = {ours: [], minimal: []}
         for number in range(BATCHES + 1):
             for call in (ours, minimal) if number % 2 else (minimal, ours):
