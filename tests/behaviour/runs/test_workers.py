@@ -9,6 +9,7 @@ import pytest
 
 import limpet
 from limpet import testing
+from limpet.clock import FrozenClock
 from limpet.engine.worker.worker_settings import Timing
 from limpet.events import bodies as b
 from limpet.stores import Claimed, Renewal, Store, WorkerRow
@@ -57,8 +58,16 @@ async def test_a_worker_claims_again_after_an_unexpected_error(monkeypatch: pyte
         assert not wrong
 
 
+async def pass_time(clock: FrozenClock, milliseconds: int) -> None:
+    """Let time pass in pieces of 10 ms, in each of which the event loop runs."""
+    for _ in range(milliseconds // 10):
+        clock.set(clock.now() + 10_000)
+        for _ in range(20):
+            await asyncio.sleep(0)  # noqa: TID251 - an iteration of the event loop
+
+
 async def test_a_suspect_costs_no_claims_while_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker looks at it every 50 ms, and at the store once a second. Its first settled step frees the next one."""
+    """The worker looks at it every 50 ms, and at the store once a second. A settled step lets it claim the next one."""
     entered, may_settle = list[str](), asyncio.Event()
 
     @limpet.tool(effect="none", name="suspects_first")
@@ -78,19 +87,13 @@ async def test_a_suspect_costs_no_claims_while_it_works(monkeypatch: pytest.Monk
     settings = TestSettings()
     settings.timing = Timing(lease_thread=False)
 
-    async def pass_time(milliseconds: int) -> None:
-        for _ in range(milliseconds // 10):
-            settings.frozen.set(settings.frozen.now() + 10_000)
-            for _ in range(20):
-                await asyncio.sleep(0)  # noqa: TID251 - an iteration of the event loop
-
     async with TestApp(settings, [agent]) as app:
         runs = {(await app.start(agent, id=each)).id for each in ("a", "b")}
         for _ in range(2):
-            await pass_time(1_000)
+            await pass_time(settings.frozen, 1_000)
             await app.crash()
         entered.clear()
-        await pass_time(1_000)
+        await pass_time(settings.frozen, 1_000)
         assert len(entered) == 1, "a worker holds one suspect"
         claim, claims = app.store.claim, Counter[str]()
 
@@ -99,10 +102,10 @@ async def test_a_suspect_costs_no_claims_while_it_works(monkeypatch: pytest.Monk
             return await claim(worker, **how)
 
         monkeypatch.setattr(app.store, "claim", counted)
-        await pass_time(10_000)
+        await pass_time(settings.frozen, 10_000)
         assert 9 <= claims.total() <= 12, "once a second"
         may_settle.set()
-        await pass_time(200)
+        await pass_time(settings.frozen, 200)
         assert set(entered) == runs
 
 
