@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 
 import mcp_types as t
 
-from limpet.errors import InvalidArgument, LimpetError, NotPermitted
+from limpet.errors import InvalidArgument, LimpetError
 from limpet.mcp.offer import McpCall, ResourceOffer
 from limpet.mcp.resource_table import state_uri
 from limpet.mcp.tool_results import refusal
 from limpet.mcp.uris import LONGEST_URI, matched
-from limpet.service.access import roles_with
+from limpet.service.access import not_permitted
 
 __all__ = ["ResourceTable"]
 
@@ -26,9 +26,7 @@ class ResourceTable:
         """Return the resources with a fixed URI, then the states of the runs, the newest first, in pages."""
         fixed = [each for each in self._offers if not each.is_template and each.may_use(call.who)]
         if not fixed and not call.may("runs"):
-            raise refusal(
-                NotPermitted(operation="runs", by=call.who.name, roles=roles_with(call.operations["runs"].needs))
-            )
+            raise refusal(not_permitted(call.who, "runs", call.operations["runs"].needs))
         found = [] if cursor else [_resource(each) for each in fixed]
         if not call.may("runs"):
             return t.ListResourcesResult(resources=found)

@@ -21,6 +21,7 @@ __all__ = [
     "check_permission",
     "check_right",
     "may",
+    "not_permitted",
     "roles_with",
 ]
 
@@ -64,7 +65,15 @@ def may(who: Principal, *needs: Permission) -> bool:
 def check_permission(who: Principal, operation: str, needs: Collection[Permission]) -> None:
     """Raise NotPermitted unless a caller has a role with one of these permissions."""
     if not may(who, *needs):
-        raise NotPermitted(operation=operation, by=who.name, roles=roles_with(needs))
+        raise not_permitted(who, operation, needs)
+
+
+def not_permitted(who: Principal, operation: str, needs: Collection[Permission]) -> NotPermitted:
+    """Return the error for a caller without a role that an operation needs."""
+    roles, fix = roles_with(needs), ""
+    if who.door == "mcp" and not who.address:
+        fix = f"Start the server with one of these roles: {', '.join(roles)}, such as `limpet mcp --role {roles[0]}`."
+    return NotPermitted(operation=operation, by=who.name, roles=roles, fix=fix)
 
 
 def check_right(who: Principal, operation: str, parameter: str, right: Right | None) -> None:

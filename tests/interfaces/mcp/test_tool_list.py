@@ -56,7 +56,9 @@ async def test_a_viewer_runs_no_command_and_reads_no_payload() -> None:
             "wait": {"run": "r"},
         }
         for tool, given in arguments.items():
-            assert (await data_of(client, tool, **given))["code"] == "not_permitted", tool
+            refusal = await data_of(client, tool, **given)
+            assert refusal["code"] == "not_permitted", tool
+            assert "`limpet mcp --role operator`" in refusal["hint"]
         assert len((await data_of(client, "runs"))["items"]) == 1
         assert (await data_of(client, "query", name="stats"))["runs"]
         refused = {each.action for each in await app.audit(outcome="not_permitted")}
