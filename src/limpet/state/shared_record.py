@@ -65,6 +65,8 @@ class RecordState(Part, frozen=True, kw_only=True):
 
     version: int = 0
     """Number of the events in its log; 0 for a record that does not exist."""
+    hash: str = ""
+    """Hash of the last of them, in hex: another record of the same name has another one."""
     plan: tuple[str, ...] = ()
     plan_status: tuple[PlanStatus, ...] = ()
     known_facts: tuple[RecordFact, ...] = ()
@@ -140,7 +142,7 @@ class RecordFold:
 
     def __init__(self, state: RecordState | None = None) -> None:
         state = state or RecordState()
-        self._version = state.version
+        self._version, self._hash = state.version, state.hash
         self._plan = state.items
         self._facts = {each.key: each for each in state.known_facts}
         self._questions = {each.id: each for each in state.questions}
@@ -160,7 +162,7 @@ class RecordFold:
                 self._apply(event, body)
             case _:
                 raise Tampered(run=event.run, seq=event.seq, reason=f"{event.kind} does not belong here")
-        self._version = event.seq
+        self._version, self._hash = event.seq, event.hash.hex()
 
     def _apply(self, event: Event, body: b.RecordPatched) -> None:
         patch, version = body.patch, event.seq
@@ -191,6 +193,7 @@ class RecordFold:
         statuses = tuple(each.status for each in self._plan)
         return RecordState(
             version=self._version,
+            hash=self._hash,
             plan=tuple(each.item for each in self._plan),
             plan_status=statuses if set(statuses) - {"pending"} else (),
             known_facts=tuple(self._facts.values()),

@@ -313,3 +313,37 @@ async def test_a_full_record_takes_a_repeated_patch_and_removals() -> None:
         assert (await app.patch_record("board", read=0, data={"first": large}, command_id="c1")).version == 2
         found = await app.patch_record("board", read=17, unset=["k0"])
         assert "k0" not in found.data
+
+
+@limpet.agent(name="records_traveller")
+async def traveller(run: limpet.Run) -> list[str]:
+    """Read the board, move to another store, and note a fact there."""
+    told = list[str]()
+    board = await run.record("board")
+    await run.receive("moved", bool)
+    try:
+        await run.patch_record(board, facts={"guest": run.id})
+    except limpet.RecordConflict as error:
+        told += error.changes
+        await run.patch_record(await run.record("board"), facts={"guest": run.id})
+    return told
+
+
+@pytest.mark.parametrize("has_board", [True, False])
+async def test_a_run_that_moved_does_not_patch_another_record_unread(tmp_path: Path, has_board: bool) -> None:
+    """The other store has another record of that name and version, or none."""
+    bundle = tmp_path / "r.zip"
+    async with testing.app(traveller) as app:
+        await app.patch_record("board", read=0, facts={"owner": "ann"})
+        await app.start(traveller, id="r")
+        await app.settle()
+        await app.export("r", bundle)
+    async with testing.app(traveller) as app:
+        if has_board:
+            await app.patch_record("board", read=0, facts={"owner": "bob"})
+        handle = await app.load(bundle)
+        await app.signal(handle.id, "moved", True)
+        await app.resume(handle.id)
+        assert await handle.result() == ["this store has another record of that name"]
+        board = await app.record("board")
+        assert board.facts == ({"owner": "bob"} if has_board else {}) | {"guest": handle.id}

@@ -188,19 +188,34 @@ def shown_record(name: str, state: RecordState) -> SharedRecord:
     )
 
 
-async def patch_to_write(store: Store, name: str, read: int, change: RecordChange, *, command: str) -> RecordPatch:
+async def patch_to_write(
+    store: Store, name: str, read: int, change: RecordChange, *, command: str, seen: str | None = None
+) -> RecordPatch:
     """Return a change of a record that was read at a version, checked against that version. Raises InvalidArgument.
 
-    The record must not become too large, unless an earlier attempt has sent the same command.
+    `seen` is the hash of the record that was read, if it is known. Raises RecordConflict if it was another record, in
+    another store. The record must not become too large, unless an earlier attempt has sent the same command.
     """
-    state = await read_record(store, name, read) if read else RecordState()
+    newest = await read_record(store, name)
+    if seen is not None and read > newest.version:
+        raise _another(name, read, newest.version)
+    state = RecordState()
+    if read:
+        state = newest if read == newest.version else await read_record(store, name, read)
+    if seen is not None and seen != state.hash:
+        raise _another(name, read, newest.version)
     patch = patch_of(state, change, store.redaction)
     try:
-        _check_record_size(await read_record(store, name), patch)
+        _check_record_size(newest, patch)
     except InvalidArgument:
         if not await store.has_command(record_id(name), command):
             raise
     return patch
+
+
+def _another(name: str, read: int, version: int) -> RecordConflict:
+    changes = ("this store has another record of that name",)
+    return RecordConflict(record=name, read=read, version=version, changes=changes)
 
 
 def patch_of(state: RecordState, change: RecordChange, redaction: Redaction) -> RecordPatch:
@@ -299,6 +314,8 @@ class RunRecords:
     def __init__(self, execution: Execution, steps: Steps) -> None:
         self._x, self._steps = execution, steps
         self._store: Store = execution.kit.store
+        self._seen: dict[tuple[str, int], str] = {}
+        """Hashes of the records that were read, by name and version."""
 
     def read(self, name: str) -> Coroutine[Any, Any, SharedRecord]:
         """Read a record, as a step."""
@@ -313,8 +330,9 @@ class RunRecords:
         step, record = self._steps.find(tool, (name,), {})
 
         async def run() -> SharedRecord:
-            found = await self._steps.run(step, record)
-            return shown_record(name, msgspec.json.decode(encode(found), type=RecordState))
+            found = msgspec.json.decode(encode(await self._steps.run(step, record)), type=RecordState)
+            self._seen[name, found.version] = found.hash
+            return shown_record(name, found)
 
         return run()
 
@@ -323,7 +341,7 @@ class RunRecords:
         record_id(name)
         _check_types(change)
         tool: Tool[..., Any, Any] = Tool(_patch_record, "limpet.patch_record", _PATCH)
-        tool.step_name, tool.command = f"patch_record:{name}", _PatchCommand(self._x)
+        tool.step_name, tool.command = f"patch_record:{name}", _PatchCommand(self._x, self._seen)
         step, record = self._steps.find(tool, (name, read, _plain(change)), {})
 
         async def run() -> None:
@@ -348,13 +366,17 @@ class RunRecords:
 class _PatchCommand:
     """Sends the patch of a step to its record."""
 
-    def __init__(self, execution: Execution) -> None:
-        self._x, self._store = execution, execution.kit.store
+    def __init__(self, execution: Execution, seen: Mapping[tuple[str, int], str]) -> None:
+        self._x, self._store, self._seen = execution, execution.kit.store, seen
 
     async def prepare(self, args: Mapping[str, Any], key: str, number: int, /) -> SendCommands:
-        """Return the patch, checked against the record at the version that was read."""
+        """Return the patch, checked against the record at the version that was read.
+
+        Raises RecordConflict if this store has another record of that name: the run came from another store.
+        """
         name, read, change = args["record"], args["read"], args["change"]
-        patch = await patch_to_write(self._store, name, read, change, command=key)
+        seen = self._seen.get((name, read))
+        patch = await patch_to_write(self._store, name, read, change, command=key, seen=seen)
         body = b.RecordPatched(command=key, read=read, patch=patch, number=number, **sent_by_run(self._x.run))
         return SendCommands(run=record_id(name), bodies=(body,), actor=self._x.kit.worker)
 
