@@ -32,7 +32,7 @@ async def main() -> None:
         created = store.decode(event)
         assert isinstance(created, b.RunCreated)
         print("decrypted:", created.input.value())
-    print("readable in the file:", b"4242" in Path("secret.db").read_bytes())
+    print("readable in the file:", b"4242 4242" in Path("secret.db").read_bytes())
 
 
 if __name__ == "__main__":
