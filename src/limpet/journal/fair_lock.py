@@ -36,14 +36,12 @@ class FairLock:
         try:
             await mine
         except asyncio.CancelledError:
-            if mine.cancelled():
-                self._waiting.remove(mine)
-            else:  # It was passed on to this coroutine just before.
+            if not mine.cancelled():  # It was passed on to this coroutine just before.
                 self.release()
             raise
 
     def release(self) -> None:
-        """Release the lock, or pass it on to the next coroutine."""
+        """Release the lock, or pass it on to the next coroutine that was not cancelled."""
         while self._waiting:
             following = self._waiting.popleft()
             if not following.done():

@@ -68,3 +68,17 @@ async def test_a_coroutine_that_is_cancelled_with_the_lock_in_hand_passes_it_on(
     await asyncio.wait({second, third})
     assert held == ["c", "c ends"]
     assert not lock.is_held
+
+
+async def test_a_coroutine_that_is_cancelled_just_before_the_release_ends_as_cancelled() -> None:
+    """Another error would hide the cancellation, and the code would go on."""
+    lock, held = FairLock(), list[str]()
+    assert lock.take_now()
+    second, third = (asyncio.create_task(hold(lock, name, held)) for name in "bc")
+    await turns(1)
+    second.cancel()
+    lock.release()
+    await asyncio.wait({second, third})
+    assert second.cancelled()
+    assert held == ["c", "c ends"]
+    assert not lock.is_held
