@@ -113,7 +113,7 @@ LONG := $(SCRATCH) $(BIN)/python -m pytest --full -n 2 --dist loadfile -o faulth
 crash: $(READY) tools  ## run the tests with kills, faults and many processes, with all their cases (an hour)
 	@$(LONG) tests/crash tests/simulation
 
-chaos: $(READY) tools  ## run the other tests that have more cases: hostile input, edited stores, orders of events, engines
+chaos: $(READY) tools  ## run the other tests that have more cases: hostile input, edited stores, orders of events, engines (50 minutes)
 	@$(LONG) $$(grep -rlE --include='*.py' 'full: bool|"--full"|law_settings' tests/behaviour tests/interfaces tests/laws tests/conformance tests/docs tests/browser tests/engines) tests/temporal
 
 golden: $(READY)  ## write the stored formats of this version to tests/golden
