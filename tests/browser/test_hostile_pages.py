@@ -115,6 +115,8 @@ PAGES = (
     "/runs/t/conversation?whole=1",
     "/conversations",
     "/conversations/t.chat",
+    "/records",
+    "/records/h",
     "/inbox",
     "/operations",
     "/operations?check=1",
@@ -146,6 +148,7 @@ async def test_no_text_of_a_run_is_executed_on_any_page(full: bool) -> None:
         )
         await until(app.inbox)
         await app.start(talker, "\n".join(PAYLOADS), id="t")
+        await _hostile_record(app)
         for path in (*PAGES, *[f"/inbox/{each.id}" for each in await app.inbox()]):
             await page.goto(f"{address}/ui{path}")
             await _is_calm(page, path)
@@ -165,6 +168,16 @@ async def test_no_text_of_a_run_is_executed_on_any_page(full: bool) -> None:
                 await page.goto(f"{address}/ui{path}")
                 await _is_calm(page, path)
         assert [url for url in requested if not url.startswith(address)] == []
+
+
+async def _hostile_record(app: limpet.App) -> None:
+    """Put the texts into all parts of a shared record."""
+    facts = {f"{place} {text[:60]}": text for place, text in enumerate(PAYLOADS)}
+    await app.patch_record("h", read=0, facts=facts, source=PAYLOADS[4], by=PAYLOADS[5])
+    await app.patch_record("h", read=2, plan=PAYLOADS[:80], questions={text: text for text in PAYLOADS[:80]})
+    data = {text[:60]: {text[:60]: [text]} for text in PAYLOADS}
+    answered = {text: text for text in PAYLOADS[:20]}
+    await app.patch_record("h", read=3, data=data, derived_from=PAYLOADS[:9], facts={"x": None}, answered=answered)
 
 
 async def _asks(app: limpet.App) -> bool:

@@ -42,11 +42,15 @@ PAGES = {
     "agent": "/ui/agents/refunds",
     "conversations": "/ui/conversations",
     "conversation": "/ui/conversations/chat-ann",
+    "records": "/ui/records",
+    "record": "/ui/records/packing-board",
+    "record-version": "/ui/records/packing-board?version=5",
+    "run-record-step": "/ui/runs/packing-1?step=2",
     "operations": "/ui/operations?check",
     "missing": "/ui/runs/none",
 }
 """Every kind of page, by name; {request} is an open request. A new page gets a line here."""
-MAIN = ("login", "runs", "run-completed", "inbox", "agents", "operations")
+MAIN = ("login", "runs", "run-completed", "inbox", "agents", "record", "operations")
 """The pages that Lighthouse checks."""
 SCHEMES = ("light", "dark")
 WIDTHS = (1440, 360)

@@ -12,7 +12,18 @@ from typing import Any
 
 import limpet
 from limpet.demo.folder import fresh
-from limpet.demo.shop_agents import AGENTS, POISON, importer, onboarding, prices, refunds, reports, research, shipments
+from limpet.demo.shop_agents import (
+    AGENTS,
+    POISON,
+    importer,
+    onboarding,
+    packing,
+    prices,
+    refunds,
+    reports,
+    research,
+    shipments,
+)
 from limpet.service.app import App
 
 __all__ = ["fill", "prepared"]
@@ -43,6 +54,7 @@ async def fill(url: str) -> str:
         await _others(app)
         await _conversation(app)
         await _scores(app)
+        await _records(app)
         made = await app.create_login(
             getuser(), roles=["operator", "approver", "auditor", "admin"], groups=["finance", "sales"], expires="1d"
         )
@@ -111,6 +123,24 @@ async def _scores(app: App) -> None:
     await app.score("refund-005", "quality", 0.3, comment="The letter does not say when the money comes.", by="maria")
     await app.score("refund-005", "tone", "too formal", step=4, by="ben")
     await app.score("chat-1", "correct", True, comment="found the right order", by="judge")
+
+
+async def _records(app: App) -> None:
+    """A board that a person, a run and a service share, and a record with a long value."""
+    await app.patch_record("packing-board", read=0, plan=ORDERS, facts={"carrier": "Nord Express"}, by="maria")
+    questions = {"gift": "Is o-1003 a gift?", "late": "May o-1004 leave tomorrow?"}
+    await app.patch_record("packing-board", read=2, questions=questions, by="ben")
+    await app.run(packing, id="packing-1")
+    board = await app.record("packing-board")
+    await app.patch_record(
+        "packing-board",
+        read=board.version,
+        answered={"gift": "No."},
+        data={"pickup": {"gate": 4, "at": "17:30"}},
+        by="maria",
+    )
+    opening = {day: {"opens": "9:00", "closes": "18:00"} for day in ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat")}
+    await app.patch_record("shop-hours", read=0, data={"hours": opening}, facts={"closed": ["Sun"]}, by="maria")
 
 
 async def _until_asked(app: App, run: str) -> None:

@@ -8,7 +8,18 @@ import limpet
 from limpet.clock import SECOND, SystemClock
 from limpet.llm.model import Prompt, Reply, ToolCall, Usage
 
-__all__ = ["AGENTS", "POISON", "importer", "onboarding", "prices", "refunds", "reports", "research", "shipments"]
+__all__ = [
+    "AGENTS",
+    "POISON",
+    "importer",
+    "onboarding",
+    "packing",
+    "prices",
+    "refunds",
+    "reports",
+    "research",
+    "shipments",
+]
 
 POISON = "LIMPET_DEMO_POISON"
 """Set only in the processes that the importer may kill."""
@@ -170,6 +181,23 @@ async def importer(run: limpet.Run, name: str) -> str:
     return await run.step(parse_archive, name)
 
 
+@limpet.agent(version="1")
+async def packing(run: limpet.Run) -> list[str]:
+    """Pack the parcels of a plan that several runs share, and leave the last one to another run."""
+    await run.patch(goal="pack what the board has")
+    packed: list[str] = []
+    while True:
+        board = await run.record("packing-board")
+        free = [item for item, status in zip(board.plan, board.plan_status, strict=True) if status == "pending"]
+        if len(free) < 2:
+            return packed
+        await run.patch_record(board, revise={free[0]: "doing"})
+        found = await run.step(find_order, free[0])
+        facts, source = {f"parcel {free[0]}": found["customer"]}, "find_order"
+        await run.patch_record(await run.record("packing-board"), facts=facts, source=source, revise={free[0]: "done"})
+        packed.append(free[0])
+
+
 class ShopModel:
     """A model that looks orders up and answers, always in the same way."""
 
@@ -197,5 +225,5 @@ research = limpet.llm_agent(
     instructions="You answer questions of customers about their orders. Look at the order before you answer.",
     tools=[find_order],
 )
-AGENTS = [refunds, prices, reports, credit_check, onboarding, shipments, research]
+AGENTS = [refunds, prices, reports, credit_check, onboarding, shipments, packing, research]
 """The agents that the server of the demo executes. The importer is not among them: it would kill the server."""

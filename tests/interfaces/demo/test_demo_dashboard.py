@@ -33,7 +33,7 @@ def test_the_dashboard_has_runs_in_every_state(tmp_path: Path) -> None:
                 for word in ("Completed", "Failed", "Waiting", "Running", "Cancelled", "Quarantined"):
                     assert word in listed, word
                 paths = ("/runs/prices-1", "/runs/chat-1", "/runs/refund-003.cheaper", "/runs/import-2019", "/inbox")
-                for path in (*paths, "/operations", "/runs/refund-001/log"):
+                for path in (*paths, "/operations", "/runs/refund-001/log", "/records/packing-board"):
                     assert person.get(f"/ui{path}").status_code == 200, path
                 assert "ValueError" in person.get("/ui/runs/prices-1").text
                 [request, *_] = re.findall(r'action="/ui/inbox/([0-9a-z]+)"', person.get("/ui/inbox").text)

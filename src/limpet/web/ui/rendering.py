@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-__all__ = ["age", "render"]
+__all__ = ["SHORT", "age", "pretty", "render"]
 
 # Class (and so the colour) and icon of each status of a run or step.
 STATUSES: Mapping[str, tuple[str, str]] = {
@@ -34,8 +34,8 @@ STATUSES: Mapping[str, tuple[str, str]] = {
     "cancelled": ("", "cancelled"),
     "skipped": ("", "cancelled"),
 }
-# Characters of a value in a table.
 SHORT = 300
+"""Characters of a value in a table."""
 # Characters that change the direction of text.
 _DIRECTIONS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
@@ -68,7 +68,7 @@ def _absolute(text: str) -> str:
     return f"{datetime.fromisoformat(text):%-d %b %Y, %H:%M:%S} UTC"
 
 
-def _pretty(value: Any) -> str:
+def pretty(value: Any) -> str:
     """Return a value as JSON for people. Characters that change the direction of text are escaped: they could make a
     value look like another one.
     """
@@ -155,7 +155,7 @@ _environment = Environment(
 _environment.filters |= {
     "ago": _ago,
     "absolute": _absolute,
-    "pretty": _pretty,
+    "pretty": pretty,
     "unquoted": _unquoted,
     "until": _until,
     "used_of": _used_of,

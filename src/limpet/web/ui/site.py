@@ -19,7 +19,7 @@ from limpet.clock import Clock
 from limpet.engine.execution.principal import Principal
 from limpet.errors import InvalidArgument, LimpetError, NotAuthenticated, NotFound, WrongOrigin
 from limpet.ids import Ids
-from limpet.service.access import RECHECK, may
+from limpet.service.access import RECHECK
 from limpet.service.app import App
 from limpet.service.decision_links import LinkKeys
 from limpet.service.operation import limpet_errors
@@ -40,7 +40,9 @@ from limpet.web.ui.inbox_pages import inbox_page, request_page, submit_decision
 from limpet.web.ui.login_pages import log_in_page, submit_login, submit_logout
 from limpet.web.ui.oidc_pages import OidcPages
 from limpet.web.ui.operation_pages import operations_page
-from limpet.web.ui.page_context import OPERATIONS, PageContext
+from limpet.web.ui.page_changes import page_changes
+from limpet.web.ui.page_context import PageContext
+from limpet.web.ui.record_pages import record_page, records_page
 from limpet.web.ui.rendering import render
 from limpet.web.ui.return_paths import remember_path
 from limpet.web.ui.run_list import runs_page
@@ -94,6 +96,8 @@ PAGES: Mapping[tuple[str, tuple[str, ...]], Page] = {
     ("GET", ("conversations",)): talks_page,
     ("GET", ("conversations", "*")): talk_page,
     ("POST", ("conversations", "*")): submit_message,
+    ("GET", ("records",)): records_page,
+    ("GET", ("records", "*")): record_page,
     ("POST", ("runs", "*", "scores")): submit_score,
     ("GET", ("operations",)): operations_page,
     ("GET", ("inbox",)): inbox_page,
@@ -215,7 +219,7 @@ class Site:
         return reply if name is None else remember_path(request, reply, cookie=name, root=self._root(request))
 
     def _stream(self, request: Request, session: BrowserSession) -> Response:
-        """Tell a page that something has changed: runs, or for someone who only decides, requests."""
+        """Tell a page that something has changed."""
 
         async def recheck() -> Principal | None:
             found = await self._sessions.find(request.scope, request.headers, STREAM_TRUSTED)
@@ -223,10 +227,8 @@ class Site:
 
         request.scope[RECHECK] = recheck
         app, who = self._apps[session.who.tenant or TENANT], session.who
-        operation = OPERATIONS["watch_runs" if may(who, "look") else "watch_inbox"]
-        after = request.headers.get("last-event-id")
-        given = {} if after is None else {"after": after}
-        return EventStream(operation.stream(app, given, who=who), who, self._streams, self._stopping)
+        items = page_changes(app, who, request.headers.get("last-event-id"))
+        return EventStream(items, who, self._streams, self._stopping)
 
     async def _login(self, request: Request, session: BrowserSession | None) -> Response:
         name, root = self._sessions.cookie_name(request.scope, request.headers), self._root(request)

@@ -1,5 +1,6 @@
-// Keeps a page up to date: when a run changes, the page is fetched again and its content replaced. Without this script,
-// the page is the same, and is reloaded by hand. One stream serves all tabs of a browser, while one of them is visible.
+// Keeps a page up to date: when a run or a record changes, the page is fetched again and its content replaced. Without
+// this script, the page is the same, and is reloaded by hand. One stream serves all tabs of a browser, while one of them
+// is visible.
 
 const WAIT = 300; // milliseconds in which several changes are one
 const SLOW = 300; // milliseconds after which a page that a person asked for is shown as loading
@@ -150,6 +151,11 @@ function changed() {
   timer ??= setTimeout(() => refresh(false), WAIT);
 }
 
+// Shared records are only on pages of their own; a run that patches one changes, too.
+function concerns(what) {
+  return what === "changed" || (what === "record" && document.body.dataset.here === "records");
+}
+
 // Only the tab that holds the lock has a stream; it tells the others.
 function lead() {
   return new Promise((done) => {
@@ -158,9 +164,10 @@ function lead() {
       others.postMessage("open");
       opened();
     };
-    source.onmessage = () => {
-      others.postMessage("changed");
-      changed();
+    source.onmessage = ({ data }) => {
+      const what = "record" in JSON.parse(data) ? "record" : "changed";
+      others.postMessage(what);
+      if (concerns(what)) changed();
     };
     source.onerror = () => {
       others.postMessage("away");
@@ -184,8 +191,8 @@ function opened() {
 others.onmessage = ({ data }) => {
   if (document.hidden) return;
   if (data === "open") opened();
-  if (data === "changed") changed();
   if (data === "away") away();
+  if (concerns(data)) changed();
 };
 
 let waiting = false;
