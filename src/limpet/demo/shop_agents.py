@@ -225,5 +225,14 @@ research = limpet.llm_agent(
     instructions="You answer questions of customers about their orders. Look at the order before you answer.",
     tools=[find_order],
 )
-AGENTS = [refunds, prices, reports, credit_check, onboarding, shipments, packing, research]
+AGENTS: list[limpet.Agent[Any, Any]] = [
+    refunds,
+    prices,
+    reports,
+    credit_check,
+    onboarding,
+    shipments,
+    packing,
+    research,
+]
 """The agents that the server of the demo executes. The importer is not among them: it would kill the server."""

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import limpet
-from limpet.web.ui import record_pages
+from limpet.web.ui import shared_record_pages
 from tests.interfaces.dashboard.test_dashboard import HOSTILE, Browser, logged_in
 from tests.interfaces.remote.remote_servers import served_app
 
@@ -88,9 +88,9 @@ async def test_a_record_is_shown_at_each_of_its_versions() -> None:
 
 async def test_long_lists_and_long_histories_have_pages(monkeypatch: Any) -> None:
     """No version is left out between two pages of a history; a part with many items is cut until all are asked for."""
-    monkeypatch.setattr(record_pages, "ON_A_PAGE", 2)
-    monkeypatch.setattr(record_pages, "VERSIONS", 3)
-    monkeypatch.setattr(record_pages, "MOST", 4)
+    monkeypatch.setattr(shared_record_pages, "ON_A_PAGE", 2)
+    monkeypatch.setattr(shared_record_pages, "VERSIONS", 3)
+    monkeypatch.setattr(shared_record_pages, "MOST", 4)
     async with served_app() as (app, address), logged_in(app, address) as ann:
         for name in ("a", "b", "c"):
             await app.patch_record(name, read=0, facts={"x": 1})

@@ -42,12 +42,12 @@ from limpet.web.ui.oidc_pages import OidcPages
 from limpet.web.ui.operation_pages import operations_page
 from limpet.web.ui.page_changes import page_changes
 from limpet.web.ui.page_context import PageContext
-from limpet.web.ui.record_pages import record_page, records_page
 from limpet.web.ui.rendering import render
 from limpet.web.ui.return_paths import remember_path
 from limpet.web.ui.run_list import runs_page
 from limpet.web.ui.run_pages import compare_page, conversation_page, log_page, run_page, value_page
 from limpet.web.ui.score_pages import submit_score
+from limpet.web.ui.shared_record_pages import record_page, records_page
 from limpet.web.ui.start_pages import start_page, submit_start
 from limpet.web.ui.talk_pages import submit_message, talk_page, talks_page
 
