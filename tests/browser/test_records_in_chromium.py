@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from playwright.async_api import expect
 
 from tests.browser.test_chromium import chromium, logged_in
@@ -26,8 +27,10 @@ async def test_a_list_and_a_record_show_a_patch_without_a_reload() -> None:
         assert fetched == []
 
 
-async def test_records_work_without_scripts_on_a_phone() -> None:
+async def test_records_work_without_scripts_on_a_phone(full: bool) -> None:
     """From the list to an older version and back; nothing is wider than the screen."""
+    if not full:
+        pytest.skip("slow; --full")
     size: Any = {"width": 360, "height": 800}
     async with (
         served_app() as (app, address),
