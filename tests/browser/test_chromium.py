@@ -92,8 +92,10 @@ def _is_reply(said: ConsoleMessage) -> bool:
     return is_page and re.search(r"responded with a status of (404|409|422|503)", said.text) is not None
 
 
-async def test_a_person_logs_in_watches_and_decides() -> None:
+async def test_a_person_logs_in_watches_and_decides(full: bool) -> None:
     """The list changes by itself when a request is approved in another tab."""
+    if not full:
+        pytest.skip("runs with --full (make chaos); test_browser_flows logs in, watches two tabs and decides by keys")
     async with dashboard() as (app, address), chromium() as browser, logged_in(browser, app, address) as page:
         await page.locator(".live", has_text="Live").wait_for()
         other = await page.context.new_page()
@@ -110,8 +112,10 @@ async def test_a_person_logs_in_watches_and_decides() -> None:
         await page.get_by_role("heading", name="Step 1, ui_look").wait_for()
 
 
-async def test_a_run_that_is_open_shows_its_end() -> None:
+async def test_a_run_that_is_open_shows_its_end(full: bool) -> None:
     """Without a reload."""
+    if not full:
+        pytest.skip("runs with --full (make chaos); test_browser_flows watches a run to its end")
     async with dashboard() as (app, address), chromium() as browser, logged_in(browser, app, address) as page:
         await page.goto(f"{address}/ui/runs/ask-1")
         await page.locator(".live", has_text="Live").wait_for()

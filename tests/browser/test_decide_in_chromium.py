@@ -11,8 +11,10 @@ PHONE: Any = {"width": 360, "height": 740}
 
 
 @pytest.mark.parametrize("alone", [False, True])
-async def test_a_request_is_decided_on_a_phone(monkeypatch: pytest.MonkeyPatch, *, alone: bool) -> None:
+async def test_a_request_is_decided_on_a_phone(monkeypatch: pytest.MonkeyPatch, full: bool, *, alone: bool) -> None:
     """Nothing is wider than the screen, the buttons are large, and the page is shown after the login."""
+    if alone and not full:
+        pytest.skip("runs with --full (make chaos); test_decide_pages decides by a link alone without a browser")
     async with asking(monkeypatch, alone=alone) as (app, address, links), chromium() as browser:
         context = await browser.new_context(java_script_enabled=False, viewport=PHONE)
         context.set_default_timeout(WAITING)

@@ -54,7 +54,10 @@ OTHERS = (
     "<svg><animate onbegin=globalThis.hit=1 attributeName=x dur=1s>",
     "<x id=globalThis name=hit>",
 )
-PAYLOADS = [*(way + script for way, script in product(EXITS, SCRIPTS)), *OTHERS]
+WAYS_OUT = [way + script for way, script in product(EXITS, SCRIPTS)]
+PAYLOADS = [*WAYS_OUT, *OTHERS]
+SOME = [*WAYS_OUT[::5], *OTHERS]
+"""Every way out and every script, but not every pair of them."""
 SVG = f"<svg xmlns='http://www.w3.org/2000/svg' onload='{HIT}'><script>{HIT}</script></svg>"
 # Elements that only a payload could have made.
 FOREIGN = (
@@ -133,9 +136,10 @@ PAGES = (
 async def test_no_text_of_a_run_is_executed_on_any_page(full: bool) -> None:
     """Nor does one make an element, leave its form, or load something; the browser would report what it refuses.
 
-    Without --full, the run is not driven on to its second request and its failure.
+    Without --full, the run has half of the texts, and is not driven on to its second request and its failure.
     """
     assert len(PAYLOADS) == 100
+    texts = PAYLOADS if full else SOME
     async with (
         served_app(agents=[agent, talker]) as (app, address),
         chromium() as browser,
@@ -144,7 +148,7 @@ async def test_no_text_of_a_run_is_executed_on_any_page(full: bool) -> None:
         requested: list[str] = []
         page.on("request", lambda request: requested.append(request.url))
         await app.start(
-            agent, PAYLOADS, id="h", session=PAYLOADS[1][:100], user=PAYLOADS[2][:100], labels={"x": PAYLOADS[3][:60]}
+            agent, texts, id="h", session=PAYLOADS[1][:100], user=PAYLOADS[2][:100], labels={"x": PAYLOADS[3][:60]}
         )
         await until(app.inbox)
         await app.start(talker, "\n".join(PAYLOADS), id="t")

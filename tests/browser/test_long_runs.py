@@ -64,8 +64,8 @@ async def test_a_run_of_many_steps_opens_without_reading_its_log(
 
 
 async def test_an_output_of_50_mb_is_shown_in_pieces(full: bool) -> None:
-    """The page of its step has only its size; a piece needs the right to see it unredacted. Without --full, 20 MB."""
-    size = 50 if full else 20
+    """The page of its step has only its size; a piece needs the right to see it unredacted. Without --full, 5 MB."""
+    size = 50 if full else 5
     async with served_app(agents=[writer]) as (app, address), chromium() as browser:
         await app.run(writer, size * 1_000_000, id="r")
         await app.create_token("ann", roles=["operator", "approver"], rights=["raw"], groups=["finance"])

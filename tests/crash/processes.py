@@ -11,7 +11,9 @@ __all__ = ["Child", "Job", "start_all"]
 Job = Callable[..., Coroutine[Any, Any, None]]
 """The function of a process: it gets its end of a pipe, and arguments."""
 _CONTEXT = get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.crash.jobs"])
+# One process forks for all files of tests, so that it imports the jobs of all of them.
+MODULES = ("jobs", "agents", "control", "forks", "mcp_agent", "prunes", "requests", "retention", "task_import")
+_CONTEXT.set_forkserver_preload([f"tests.crash.{name}" for name in MODULES])
 
 
 class Child:

@@ -1,7 +1,6 @@
 """Extensions, signals and patches whose processes are killed at every place: each takes effect once."""
 
 from collections import Counter
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,6 @@ import pytest
 import limpet
 from tests.crash.control import COUNT, drive, drive_batch, extend, listener, sender, thrifty
 from tests.crash.test_requests import KILLED, Process
-
-get_context("forkserver").set_forkserver_preload(["tests.crash.jobs", "tests.crash.agents", "tests.crash.control"])
 
 
 def places(store: str, last: int, *, full: bool) -> tuple[str, range]:

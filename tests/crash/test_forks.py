@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,6 @@ from limpet.service.app import App
 from tests.crash.counting_service import Service
 from tests.crash.forks import fork, run_parent
 from tests.crash.test_requests import KILLED, RequestHarness, run_cases
-
-PRELOAD = ["tests.crash.jobs", "tests.crash.agents", "tests.crash.requests", "tests.crash.prunes", "tests.crash.forks"]
-get_context("forkserver").set_forkserver_preload(PRELOAD)
 
 PARENT = "parent"
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ from tests.crash.mcp_agent import run_carrier, run_postman
 from tests.crash.processes import Child
 from tests.crash.test_runs import KILLED
 from tests.servers.mcp import serving
-
-get_context("forkserver").set_forkserver_preload(["tests.crash.jobs", "tests.crash.agents", "tests.crash.mcp_agent"])
 
 
 @pytest.fixture

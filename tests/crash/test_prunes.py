@@ -7,7 +7,6 @@ import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,9 +28,6 @@ from tests.crash.processes import Job
 from tests.crash.prunes import Folder, fork, keeper, prune, work
 from tests.crash.test_requests import KILLED, Process
 from tests.crash.test_runs import RunHarness, harness
-
-PRELOAD = ["tests.crash.jobs", "tests.crash.agents", "tests.crash.requests", "tests.crash.prunes"]
-get_context("forkserver").set_forkserver_preload(PRELOAD)
 
 __all__ = ["harness"]
 

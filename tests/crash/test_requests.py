@@ -25,8 +25,6 @@ from tests.crash.counting_service import Service
 from tests.crash.processes import Child, Job
 from tests.crash.requests import Shifted, Verdict, agents_of, answer, opened, race, run_clerk, visit
 
-get_context("forkserver").set_forkserver_preload(["tests.crash.jobs", "tests.crash.agents", "tests.crash.requests"])
-
 T = TypeVar("T")
 KILLED = -signal.SIGKILL
 AT_ONCE = 4

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import shutil
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,6 @@ from limpet.service.settings import Settings
 from limpet.stores import Store
 from tests.crash.retention import tidy
 from tests.crash.test_requests import KILLED, Process
-
-get_context("forkserver").set_forkserver_preload(["tests.crash.jobs", "tests.crash.agents", "tests.crash.retention"])
 
 # Places at which a worker is killed: every n-th database statement.
 STATEMENTS, SOME, ALL = 420, 61, 3

@@ -7,7 +7,6 @@ import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import suppress
 from itertools import product
-from multiprocessing import get_context
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,8 +20,6 @@ from limpet.events import bodies as b
 from tests.crash.agents import TOOLS, agent_of, run_agent, serve
 from tests.crash.counting_service import Service
 from tests.crash.processes import Child, Job
-
-get_context("forkserver").set_forkserver_preload(["tests.crash.jobs", "tests.crash.agents"])
 
 T = TypeVar("T")
 KILLED = -signal.SIGKILL

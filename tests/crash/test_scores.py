@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 import limpet
 from tests.crash.test_requests import KILLED, Process
 
-get_context("forkserver").set_forkserver_preload(["tests.crash.jobs", "tests.crash.agents", "tests.crash.control"])
 STEPS = 12
 
 

@@ -1,7 +1,6 @@
 """An import is killed at every place: no run is half written, and importing again completes it."""
 
 import json
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,6 @@ import pytest
 import limpet
 from tests.crash.task_import import import_all
 from tests.crash.test_requests import KILLED, Process
-
-get_context("forkserver").set_forkserver_preload(["tests.crash.jobs", "tests.crash.agents", "tests.crash.task_import"])
 
 STATES = ("pending", "running", "completed", "failed")
 TASKS = [

@@ -1,11 +1,12 @@
 """A real MCP server for a test, over pipes or over HTTP."""
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.servers.preloaded import ROOT, PipedProgram
 
 __all__ = ["SERVER", "serving"]
 
@@ -19,7 +20,8 @@ def serving(how: str, letters: Path) -> Iterator[Any]:
     if how == "pipes":
         yield [*SERVER, str(letters)]
         return
-    with subprocess.Popen([*SERVER, str(letters), "http"], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
+    with PipedProgram(
+        [*SERVER, str(letters), "http"], cwd=ROOT, stderr=2, also=("tests.servers.mcp_server",)
+    ) as process:
         yield f"http://127.0.0.1:{process.stdout.readline().strip()}/mcp"
-        process.terminate()
+        process.kill()

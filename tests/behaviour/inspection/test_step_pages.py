@@ -36,9 +36,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 async def test_a_page_reads_few_rows_wherever_it_is(url: str, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
     """A page of 50 steps of 100,000 reads two rows a step; a step that was retried at the end has all its events.
 
-    Without --full, the run has 20,000 steps.
+    Without --full, the run has 10,000 steps.
     """
-    steps = 100_000 if full else 20_000
+    steps = 100_000 if full else 10_000
     rows = rows_read(monkeypatch)
     async with open_store(url) as store:
         await write_steps(store, steps)

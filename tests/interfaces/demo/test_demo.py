@@ -129,8 +129,10 @@ def test_demo_can_be_interrupted_at_any_point_and_restarted(tmp_path: Path, full
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_no_process_outlives_the_demo(tmp_path: Path, number: signal.Signals) -> None:
+def test_no_process_outlives_the_demo(tmp_path: Path, number: signal.Signals, full: bool) -> None:
     """After SIGTERM or SIGKILL, its worker ends, too."""
+    if number == signal.SIGTERM and not full:
+        pytest.skip("runs with --full (make chaos); another test sends the demo SIGINT, which ends it the same way")
     with subprocess.Popen(
         [*DEMO, "--slow"], cwd=tmp_path, env=env_of(tmp_path), stdout=subprocess.PIPE, text=True, bufsize=1
     ) as demo:

@@ -23,6 +23,7 @@ CALLERS = [*((role,) for role in ROLES), *combinations(ROLES, 2), tuple(ROLES)]
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_the_list_is_small_and_has_what_each_role_may_use(mode: Any) -> None:
     """Every schema is valid, and annotations say what the operation does."""
+    checked = set()
     async with opened() as app:
         for roles in CALLERS:
             who = person(*roles)
@@ -36,7 +37,9 @@ async def test_the_list_is_small_and_has_what_each_role_may_use(mode: Any) -> No
             extra |= {"wait"} if may(who, "payloads") else set()
             assert {each.name for each in tools} == allowed - BEHIND_QUERY | extra, roles
             for tool in tools:
-                Draft202012Validator.check_schema(tool.input_schema)
+                if (schema := json.dumps(tool.input_schema)) not in checked:  # most callers get the same schemas
+                    Draft202012Validator.check_schema(tool.input_schema)
+                    checked.add(schema)
                 assert tool.description
                 assert tool.annotations is not None
                 if tool.name in OPERATIONS:
