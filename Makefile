@@ -114,7 +114,7 @@ crash: $(READY) tools  ## run the tests with kills, faults and many processes, w
 	@$(LONG) tests/crash tests/simulation
 
 chaos: $(READY) tools  ## run the other tests that have more cases: hostile input, edited stores, orders of events, engines (50 minutes)
-	@$(LONG) $$(grep -rlE --include='*.py' 'full: bool|"--full"|law_settings' tests/behaviour tests/interfaces tests/laws tests/conformance tests/docs tests/browser tests/engines) tests/temporal
+	@$(LONG) $$(grep -rlE --include='*.py' 'full: bool|"--full"|law_settings' tests/behaviour tests/interfaces tests/laws tests/conformance tests/docs tests/browser tests/engines tests/typing) tests/temporal
 
 golden: $(READY)  ## write the stored formats of this version to tests/golden
 	@$(BIN)/python -m tests.golden.make

@@ -89,6 +89,8 @@ async def test_another_worker_continues_after_a_kill_at_any_place(
     template: Path, tmp_path: Path, *, archives: bool, full: bool
 ) -> None:
     """The killed worker holds the duty; the next one does the round by itself after the lease."""
+    if not archives and not full:
+        pytest.skip("runs with --full (make crash); the round on PostgreSQL has no archive either")
     killed = 0
     for place in range(1, STATEMENTS, ALL if full else SOME):
         folder = Path(shutil.copytree(template, tmp_path / str(place)))

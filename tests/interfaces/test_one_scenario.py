@@ -272,9 +272,7 @@ ERRORS = [
 """The errors of the scenario, in their order."""
 
 
-def test_python_the_command_line_http_and_remote_clients_give_the_same_results(
-    tmp_path: Path, full: bool
-) -> None:
+def test_python_the_command_line_http_and_remote_clients_give_the_same_results(tmp_path: Path, full: bool) -> None:
     """The effect that the kill interrupted is not repeated, and each error is the same error everywhere.
 
     Without --full, the remote client is the blocking one, which calls the other.

@@ -30,7 +30,7 @@ WRITTEN = "run.created", "run.claimed", "state.patched", "run.completed"
 # These outcomes are recorded: the call was valid, but did not succeed.
 RECORDED = limpet.StepFailed, limpet.Expired, limpet.RecordConflict
 # Without --full, one of this many wrong calls is made.
-EVERY = 8
+EVERY = 12
 
 
 class Text(str):
@@ -247,7 +247,7 @@ def wrong_calls(example: Example) -> Iterator[tuple[str, list[Any], dict[str, An
 
 
 def chosen_calls(example: Example, first: int, *, full: bool) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
-    """Yield all wrong calls with --full, otherwise every eighth, so that each argument gets other wrong values."""
+    """Yield all wrong calls with --full, otherwise every twelfth, so that each argument gets other wrong values."""
     return wrong_calls(example) if full else islice(wrong_calls(example), first % EVERY, None, EVERY)
 
 

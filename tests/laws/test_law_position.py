@@ -70,8 +70,8 @@ def vars_of(position: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("part", range(4))
 async def test_row_fold_and_interfaces_agree_on_the_position(part: int, full: bool) -> None:
-    """2,000 seeded runs with --full, otherwise 320; a tenth of them are forked with another plan."""
-    count = 500 if full else 80
+    """2,000 seeded runs with --full, otherwise 160; a tenth of them are forked with another plan."""
+    count = 500 if full else 40
     seeds = range(part * count, (part + 1) * count)
     async with limpet.open("memory://", agents=[planner]) as app:
         for seed in seeds:

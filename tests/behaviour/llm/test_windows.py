@@ -233,8 +233,11 @@ def long_agent(name: str, turns: int, model: list[ScriptedModel], **more: Any) -
 
 
 async def test_five_hundred_turns_fit_a_small_window(full: bool) -> None:
-    """A fact of the third turn stays visible, there are summaries, and all messages are kept."""
-    turns = 500
+    """A fact of the third turn stays visible, there are summaries, and all messages are kept.
+
+    Without --full, there are 200 turns.
+    """
+    turns = 500 if full else 200
     models: list[ScriptedModel] = []
     agent = long_agent("windows_long", turns, models)
     async with testing.app(agent) as app:
@@ -245,7 +248,7 @@ async def test_five_hundred_turns_fit_a_small_window(full: bool) -> None:
         asked = [each for each in requests if each.messages[0].text != SUMMARY]
         assert len(asked) == turns + 2
         assert all('Fact secret = "swordfish"' in each.messages[0].text for each in asked[4:])
-        assert len(requests) - len(asked) >= 5
+        assert len(requests) - len(asked) >= turns // 100
         for each in asked:
             check_pairs(each.messages[1:])
         shown = await app.messages("r.chat", last=1000)
@@ -315,8 +318,10 @@ async def test_a_failed_summary_changes_nothing(fails: Any) -> None:
     "fails", [limpet.Permanent("no"), "", " \n", Reply(text="I cannot do that.", finish="refused")]
 )
 @pytest.mark.parametrize("dies", [None, "before", "after"])
-async def test_a_failed_summary_is_retried_only_after_many_more_messages(fails: Any, dies: Any) -> None:
-    """It is flagged once, the same in every execution."""
+async def test_a_failed_summary_is_retried_only_after_many_more_messages(fails: Any, dies: Any, full: bool) -> None:
+    """It is flagged once, the same in every execution. Without --full, the process dies after one kind of failure."""
+    if dies and fails != "" and not full:
+        pytest.skip("runs with --full (make chaos); a death after an empty summary is tested")
     turns = 60
     models: list[ScriptedModel] = []
     agent = long_agent("windows_again", turns, models, compact=limpet.Compaction(above=900, keep=300))

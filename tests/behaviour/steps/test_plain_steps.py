@@ -13,6 +13,7 @@ import limpet
 from limpet import testing
 from limpet.engine.steps.plain_steps import PlainSteps
 from limpet.events import Event
+from tests.laws.values import law_settings
 
 Program = list[Any]
 FAILED: Counter[str] = Counter()
@@ -199,9 +200,7 @@ def without_short_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PlainSteps, "find", lambda *_: None)
 
 
-@settings(
-    deadline=None, derandomize=True, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(law_settings(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(_programs, st.none() | st.tuples(st.sampled_from(["before", "after"]), st.integers(1, 12)))
 def test_both_paths_write_the_same_log(todo: Program, crash: tuple[Any, int] | None) -> None:
     """Also if the worker dies before or after a commit, and another one continues."""

@@ -179,13 +179,13 @@ async def test_a_change_in_any_column_is_found_or_out_of_scope(
 ) -> None:
     """The database catalogue lists the columns, so that none is forgotten.
 
-    Without --full, only a plain SQLite file gets more than one change per column, the others get a third of them, in
+    Without --full, only a plain SQLite file gets more than one change per column, the others get a sixth of them, in
     turn, and no change is made that may remain unseen.
     """
     if is_encrypted and isinstance(editor, PostgresRowEditor) and not full:
         pytest.skip("slow; --full")
     is_main = isinstance(editor, SqliteRowEditor) and not is_encrypted
-    most, every = 3 if full else int(is_main), 1 if full or is_main else 3
+    most, every = 3 if full else int(is_main), 1 if full or is_main else 6
     async with app_at(url, KEYS if is_encrypted else None) as app:
         names = {run for _, run in await app.store.streams()} | {row.agent for row in await app.store.contracts()}
         unseen: list[Tamper] = []

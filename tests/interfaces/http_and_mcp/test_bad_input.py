@@ -80,13 +80,13 @@ async def url(request: pytest.FixtureRequest) -> str:
 def cases(values: Sequence[Any], *, is_main: bool, full: bool) -> Iterator[tuple[Operation, str, Sequence[Any]]]:
     """Yield each parameter of each operation with its values: all of them with --full.
 
-    Otherwise all go to the first operation that has a parameter of this name, and every sixth to the others, in turn.
+    Otherwise all go to the first operation that has a parameter of this name, and every twelfth to the others, in turn.
     A store that is not the main one of an interface gets a fourth of these.
     """
     seen: Counter[str] = Counter()
     for question in OPERATIONS.values():
         for name in question.parameters:
-            every = 1 if full else (6 if seen[name] else 1) * (1 if is_main else 4)
+            every = 1 if full else (12 if seen[name] else 1) * (1 if is_main else 4)
             yield question, name, values[seen[name] % every :: every]
             seen[name] += 1
 

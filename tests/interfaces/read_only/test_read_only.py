@@ -211,10 +211,12 @@ async def test_every_query_works_with_a_role_that_may_only_select(filled: str, r
     assert dump(filled) == before
 
 
-async def test_every_query_works_in_a_session_that_is_read_only(filled: str) -> None:
+async def test_every_query_works_in_a_session_that_is_read_only(filled: str, full: bool) -> None:
+    """Without --full, only commands are tried: the other tests ask every query."""
     url = filled.replace("options=", "options=-cdefault_transaction_read_only%3Don%20", 1)
-    wanted, before = await answers(filled), dump(filled)
-    assert child.run(url, "look") == looked(wanted)
+    wanted, before = await answers(filled) if full else None, dump(filled)
+    if wanted:
+        assert child.run(url, "look") == looked(wanted)
     check_refusals(child.run(url, "refuse"))
     assert dump(filled) == before
 
