@@ -11,7 +11,7 @@ import certifi
 import pytest
 from hypothesis import settings
 
-from tests.servers.postgres import PostgresServer, drop_schema
+from tests.servers.postgres import PostgresServer, new_schema
 
 settings.register_profile("limpet", deadline=None)  # no test depends on time
 settings.register_profile("full", settings.get_profile("limpet"))
@@ -67,6 +67,5 @@ def postgres() -> Iterator[str]:
 @pytest.fixture
 def postgres_schema(postgres: str) -> Iterator[str]:
     """Return the URL of a new schema for one test, which does not exist yet."""
-    schema = f"limpet_{os.urandom(6).hex()}"
-    yield f"{postgres}?schema={schema}&options=-csearch_path%3D{schema}"  # for the caller's own tables
-    drop_schema(postgres, schema)
+    with new_schema(postgres) as url:
+        yield url

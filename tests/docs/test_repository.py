@@ -21,6 +21,8 @@ from tests.servers import preloaded
 OPERATIONS = {name: each for name, each in operations_of(limpet.App).items() if "http" in each.doors}
 
 ROOT = Path(__file__).parents[2]
+ALSO = ("fastapi", "httpx", "limpet.adapters.mcp", "limpet.web", "mcp.server")
+"""Modules that several examples import."""
 PAGES_BY_HAND = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 DOCS = [*PAGES_BY_HAND, *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -40,7 +42,7 @@ def nodes(words: str) -> Iterator[tuple[Path, ast.AST]]:
 
 def run(*command: str, cwd: Path) -> str:
     """Return the output of a Python program."""
-    done = preloaded.run([sys.executable, *command], cwd=cwd, env={**os.environ, "COLUMNS": "80"})
+    done = preloaded.run([sys.executable, *command], cwd=cwd, env={**os.environ, "COLUMNS": "80"}, also=ALSO)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

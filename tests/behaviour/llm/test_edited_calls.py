@@ -10,7 +10,7 @@ from limpet import testing
 from limpet.adapters.mcp import MCPTools
 from limpet.testing import ScriptedModel, calls
 from limpet.testing.app import TestApp
-from tests.servers.mcp import SERVER
+from tests.servers.mcp import command
 
 CHANGED = 'A person changed the arguments to {"older_than_days":60}. '
 
@@ -96,7 +96,7 @@ async def test_changed_arguments_that_are_too_long_are_stored_as_an_artifact() -
 async def test_changed_arguments_of_an_mcp_tool_are_shown_as_the_model_knows_them(tmp_path: Path) -> None:
     letters = tmp_path / "letters"
     letters.touch()
-    tools = MCPTools([*SERVER, str(letters)], only=["send"], risks={"send": "danger"})
+    tools = MCPTools(command(letters), only=["send"], risks={"send": "danger"})
     agent = cleaner(ScriptedModel(calls("send", name="Ann", text="go away"), "done"), tools)
     async with testing.app(agent) as app:
         await app.start(agent, "go", id="r")

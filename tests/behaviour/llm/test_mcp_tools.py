@@ -14,7 +14,7 @@ from limpet.engine.definitions.traits import Traits
 from limpet.errors import DefinitionError
 from limpet.llm.tools import CallableTool
 from limpet.testing import ScriptedModel, calls
-from tests.servers.mcp import SERVER, serving
+from tests.servers.mcp import command, serving
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ async def test_mcp_tools_are_called_as_steps(server: Any, letters: Path) -> None
 async def test_a_server_that_dies_in_a_call_leaves_an_unknown_outcome(letters: Path) -> None:
     """A person resolves it, and the next call starts the server again."""
     model = ScriptedModel(calls("odd.name", how="die"), calls("odd_name", how="die"), calls("lookup", name="Bo"), "ok")
-    agent = helper(model, MCPTools([*SERVER, str(letters)], only=["lookup", "odd.name"]))
+    agent = helper(model, MCPTools(command(letters), only=["lookup", "odd.name"]))
     async with testing.app(agent) as app:
         handle = await app.start(agent, "go", id="r")
         await app.settle()
@@ -88,7 +88,7 @@ async def test_a_server_that_dies_in_a_call_leaves_an_unknown_outcome(letters: P
 async def test_a_resumed_run_uses_the_recorded_tool_list(letters: Path) -> None:
     """The server is not needed until a tool is called."""
     model = ScriptedModel(calls("ask_person", question="Really?"), "done")
-    agent = helper(model, MCPTools([*SERVER, str(letters)], name="desk", risks={"send": "external_action"}))
+    agent = helper(model, MCPTools(command(letters), name="desk", risks={"send": "external_action"}))
     async with testing.app(agent) as app:
         await app.start(agent, "go", id="r")
         await app.settle()
@@ -108,13 +108,13 @@ async def test_an_unreachable_server_fails_the_run() -> None:
 
 
 async def test_trust_hints_uses_the_servers_hints_and_unknown_tool_names_are_refused(letters: Path) -> None:
-    believed = MCPTools([*SERVER, str(letters)], trust_hints=True)
+    believed = MCPTools(command(letters), trust_hints=True)
     agent = helper(ScriptedModel(calls("lookup", name="Ann"), "done"), believed)
     wrong = limpet.llm_agent(
         "mcp_wrong",
         model=ScriptedModel("x"),
         instructions="x",
-        tools=[MCPTools([*SERVER, str(letters)], effects={"fly": "once"})],
+        tools=[MCPTools(command(letters), effects={"fly": "once"})],
     )
     async with testing.app(agent, wrong) as app:
         await app.run(agent, "go", id="r")
@@ -151,7 +151,7 @@ async def test_a_run_of_an_earlier_version_continues(letters: Path) -> None:
         model = ScriptedModel(
             calls("lookup", name="Bo"), calls("ask_person", question="?"), calls("lookup", name="Ann"), "ok"
         )
-        return helper(model, kind([*SERVER, str(letters)], name="desk"))
+        return helper(model, kind(command(letters), name="desk"))
 
     async with testing.app(made(NestedTools)) as app:
         handle = await app.start("mcp_helper", "go", id="r")

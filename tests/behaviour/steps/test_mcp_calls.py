@@ -9,7 +9,7 @@ import pytest
 import limpet
 from limpet import testing
 from limpet.adapters.mcp import MCPTools
-from tests.servers.mcp import SERVER, serving
+from tests.servers.mcp import command, serving
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ async def test_a_killed_server_is_called_again_only_if_the_effect_allows_it(tmp_
     letters = tmp_path / "letters"
     letters.touch()
     retry = limpet.Retry(3, first="1ms")
-    tools = MCPTools([*SERVER, str(letters)], name="desk", trust_hints=True, retry=retry)
+    tools = MCPTools(command(letters), name="desk", trust_hints=True, retry=retry)
 
     @limpet.agent(name="mcp_survivor")
     async def survivor(run: limpet.Run, die: str) -> Any:

@@ -151,10 +151,12 @@ async def find_tampering_at_opening(url: str, *, is_encrypted: bool) -> LimpetEr
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, is_encrypted: bool) -> str:
+def url(request: pytest.FixtureRequest, is_encrypted: bool, full: bool) -> str:
     """The URL of a filled store."""
     if request.param == "sqlite":
         return f"sqlite:///{request.getfixturevalue('path')}"
+    if is_encrypted and not full:
+        pytest.skip("runs with --full (make chaos); an encrypted SQLite file is tested")
     url: str = request.getfixturevalue("postgres_schema")
     asyncio.run(fill_store(single_process(url), KEYS if is_encrypted else None))
     return url
@@ -182,8 +184,6 @@ async def test_a_change_in_any_column_is_found_or_out_of_scope(
     Without --full, only a plain SQLite file gets more than one change per column, the others get a sixth of them, in
     turn, and no change is made that may remain unseen.
     """
-    if is_encrypted and isinstance(editor, PostgresRowEditor) and not full:
-        pytest.skip("slow; --full")
     is_main = isinstance(editor, SqliteRowEditor) and not is_encrypted
     most, every = 3 if full else int(is_main), 1 if full or is_main else 6
     async with app_at(url, KEYS if is_encrypted else None) as app:

@@ -1,5 +1,6 @@
 """Invalid arguments are refused by HTTP and MCP with the same error, before anything is read."""
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from limpet.service.access import LOCAL
 from limpet.service.operation import Operation, operations_of
 from limpet.web import asgi
 from tests.interfaces.http_and_mcp.clients import TOKEN, fill, text_of
+from tests.servers.postgres import new_schema
 
 OPERATIONS = {
     name: each for name, each in operations_of(limpet.App).items() if "mcp" in each.doors and not each.is_command
@@ -66,15 +68,17 @@ FITTING: dict[str, Any] = {
 }
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-async def url(request: pytest.FixtureRequest) -> str:
-    """The URL of a filled store."""
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a filled store, which no test changes."""
     if request.param == "sqlite":
-        found = f"sqlite:///{request.getfixturevalue('tmp_path')}/limpet.db"
+        found = f"sqlite:///{tmp_path_factory.mktemp('filled')}/limpet.db"
+        asyncio.run(fill(found))
+        yield found
     else:
-        found = request.getfixturevalue("postgres_schema")
-    await fill(found)
-    return found
+        with new_schema(request.getfixturevalue("postgres")) as found:
+            asyncio.run(fill(found))
+            yield found
 
 
 def cases(values: Sequence[Any], *, is_main: bool, full: bool) -> Iterator[tuple[Operation, str, Sequence[Any]]]:

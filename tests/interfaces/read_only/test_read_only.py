@@ -1,6 +1,7 @@
 """A store that this process can read but not write: every query works, writes nothing, and commands say why."""
 
 import asyncio
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,7 +21,7 @@ from tests.crash.test_failover import wait_for_standby
 from tests.interfaces.http_and_mcp.clients import fill, letter
 from tests.interfaces.http_and_mcp.test_same_answers import QUERIES
 from tests.interfaces.read_only import child
-from tests.servers.postgres import PostgresServer
+from tests.servers.postgres import PostgresServer, new_schema
 
 READ_ONLY = "read_only_store"
 
@@ -181,26 +182,33 @@ async def test_an_app_that_was_opened_read_only_writes_once_the_file_is_writable
 # PostgreSQL
 
 
-@pytest.fixture
-def filled(postgres_schema: str) -> str:
-    """The URL of a filled schema, as its owner."""
-    asyncio.run(fill(postgres_schema))
-    return postgres_schema
+@pytest.fixture(scope="module")
+def filled(postgres: str) -> Iterator[str]:
+    """The URL of a filled schema, as its owner. All tests of this module use it, and leave it as it is."""
+    with new_schema(postgres) as url:
+        asyncio.run(fill(url))
+        yield url
 
 
 @pytest.fixture
 def reader(filled: str) -> Iterator[str]:
     """The URL with a role that may only select."""
-    schema = Address.parse(filled).schema
-    role = f"looker_{schema}"
-    with psycopg.connect(Address.parse(filled).server, autocommit=True) as db:
+    with reading(filled) as url:
+        yield url
+
+
+@contextmanager
+def reading(url: str) -> Iterator[str]:
+    """Make a role that may only select, and yield the URL with it."""
+    schema, role = Address.parse(url).schema, f"looker_{os.urandom(6).hex()}"
+    with psycopg.connect(Address.parse(url).server, autocommit=True) as db:
         for statement in (
             f"CREATE ROLE {role} LOGIN",
             f"GRANT USAGE ON SCHEMA {schema} TO {role}",
             f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}",
         ):
             db.execute(statement.encode())
-        yield filled.replace("://limpet@", f"://{role}@", 1)
+        yield url.replace("://limpet@", f"://{role}@", 1)
         db.execute(f"DROP OWNED BY {role}; DROP ROLE {role}".encode())
 
 
@@ -221,16 +229,16 @@ async def test_every_query_works_in_a_session_that_is_read_only(filled: str, ful
     assert dump(filled) == before
 
 
-async def test_a_role_that_may_only_select_follows_a_run(filled: str, reader: str) -> None:
+async def test_a_role_that_may_only_select_follows_a_run(postgres_schema: str) -> None:
     """Without LISTEN and without the sequence of events."""
-    with child.following(reader) as end:
-        await end_letter(filled)
+    await fill(postgres_schema)
+    with reading(postgres_schema) as reader, child.following(reader) as end:
+        await end_letter(postgres_schema)
         assert end()["kinds"][-1] == "run.cancelled"
 
 
 def test_a_role_without_any_privilege_is_told_what_to_grant(filled: str, reader: str) -> None:
-    address = Address.parse(filled)
-    role = f"looker_{address.schema}"
+    address, role = Address.parse(filled), reader.partition("://")[2].partition("@")[0]
     with psycopg.connect(address.server, autocommit=True) as db:
         db.execute(f"REVOKE USAGE ON SCHEMA {address.schema} FROM {role}".encode())
     found = child.run(reader, "say")
@@ -241,8 +249,13 @@ def test_a_role_without_any_privilege_is_told_what_to_grant(filled: str, reader:
 def test_an_older_schema_on_postgres_says_what_to_type(filled: str, reader: str) -> None:
     address = Address.parse(filled)
     with psycopg.connect(address.server, autocommit=True) as db:
-        db.execute(f"UPDATE {address.schema}.meta SET value = '2' WHERE name = 'schema'".encode())
-    found = child.run(reader, "say")
+        [now] = db.execute(f"SELECT value FROM {address.schema}.meta WHERE name = 'schema'".encode()).fetchall()
+        change = f"UPDATE {address.schema}.meta SET value = %s WHERE name = 'schema'".encode()
+        db.execute(change, ("2",))
+        try:
+            found = child.run(reader, "say")
+        finally:
+            db.execute(change, now)
     assert "schema version 2" in found["text"]
     assert "limpet doctor" in found["text"]
 
