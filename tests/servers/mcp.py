@@ -73,8 +73,8 @@ def _run(connection: socket.socket) -> None:
         with Program(words, streams=streams, cwd=cwd, env=env, also=ALSO) as program:
             for file in files:
                 os.close(file)
-            ended, _, _ = select.select([connection, program], [], [])
-            if connection in ended:
+            ends: list[socket.socket | Program] = [connection, program]
+            if connection in select.select(ends, [], [])[0]:
                 program.kill()
             else:
                 connection.sendall(b"%d" % program.wait())

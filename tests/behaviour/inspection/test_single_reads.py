@@ -8,6 +8,7 @@ import limpet
 from limpet import testing
 from limpet.service.timeline import TimelineRow
 from limpet.stores.api.logs import Logs
+from tests.servers.parking import parking
 
 LARGE = 20_000
 
@@ -34,7 +35,7 @@ async def open_request(app: limpet.App, run: limpet.Handle[str]) -> limpet.Reque
 
 async def test_a_step_has_its_whole_values_and_its_approval() -> None:
     """A list of steps has only the size of a large value."""
-    async with limpet.open("memory:", agents=[payer]) as app:
+    async with parking(limpet.open("memory:", agents=[payer])) as app:
         run = await app.start(payer, "x" * LARGE, id="r")
         asked = await open_request(app, run)
         await app.approve(asked, by="ann")
@@ -76,7 +77,7 @@ async def test_a_step_has_its_compensation_with_the_error() -> None:
 
 
 async def test_a_missing_step_names_the_existing_ones() -> None:
-    async with limpet.open("memory:", agents=[payer]) as app:
+    async with parking(limpet.open("memory:", agents=[payer])) as app:
         run = await app.start(payer, "1", id="r")
         await app.approve(await open_request(app, run), by="ann")
         await run.result()
@@ -109,7 +110,7 @@ async def test_only_the_events_of_a_step_are_read(monkeypatch: pytest.MonkeyPatc
 
 async def test_a_decided_request_can_be_read() -> None:
     """With its decision, and with the context that the person saw."""
-    async with limpet.open("memory:", agents=[payer]) as app:
+    async with parking(limpet.open("memory:", agents=[payer])) as app:
         run = await app.start(payer, "1", id="r")
         asked = await open_request(app, run)
         before = await app.request(asked.id)
@@ -129,7 +130,7 @@ async def test_the_answer_to_a_question_is_shown() -> None:
     async def asker(run: limpet.Run) -> str:
         return await run.ask("Which colour?", options=["red", "blue"])
 
-    async with limpet.open("memory:", agents=[asker]) as app:
+    async with parking(limpet.open("memory:", agents=[asker])) as app:
         run = await app.start(asker, id="r")
         asked = await open_request(app, run)
         await app.answer(asked, "red", by="ann")
@@ -206,6 +207,6 @@ async def test_a_large_family_is_cut() -> None:
 
 
 async def test_doctor_reports_without_a_change() -> None:
-    async with limpet.open("memory:", agents=[payer]) as app:
+    async with parking(limpet.open("memory:", agents=[payer])) as app:
         found = {each.what: each.level for each in await app.doctor()}
         assert found["store"] == found["runs"] == found["workers"] == "ok"

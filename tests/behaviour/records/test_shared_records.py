@@ -9,6 +9,7 @@ import pytest
 import limpet
 from limpet import testing
 from limpet.testing.crash_points import When
+from tests.servers.parking import parking
 
 
 @limpet.agent(name="records_noter")
@@ -89,7 +90,8 @@ async def canceller(run: limpet.Run, loops: int) -> str:
 async def test_a_patch_that_the_code_cancels_while_it_is_written_is_cancelled_again_on_resume(tmp_path: Path) -> None:
     """Its outcome is unknown to the code: it may be in the record."""
     cancelled = 0
-    async with asyncio.timeout(60), limpet.open(f"sqlite:///{tmp_path}/limpet.db", agents=[canceller]) as app:
+    app = parking(limpet.open(f"sqlite:///{tmp_path}/limpet.db", agents=[canceller]))
+    async with asyncio.timeout(60), app:
         for handle in [await app.start(canceller, loops, id=f"c{loops}") for loops in range(2, 20)]:
             async for event in handle.events():
                 if event.kind == "run.waiting":

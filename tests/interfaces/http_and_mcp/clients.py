@@ -17,6 +17,7 @@ from mcp_types import TextContent
 import limpet
 from limpet import testing
 from limpet.mcp.tool_results import DATA
+from tests.servers.parking import parking
 from tests.servers.preloaded import LIMPET, PipedProgram
 
 TOKEN = "limpet_" + "5a" * 32
@@ -59,7 +60,7 @@ def chat() -> limpet.Agent[str, str]:
 async def fill(url: str) -> None:
     """Fill a store with refunds, one of them too large, a request to a person, and a conversation."""
     talk = chat()
-    async with limpet.open(url, agents=[support, letter, talk]) as app:
+    async with parking(limpet.open(url, agents=[support, letter, talk])) as app:
         await app.run(support, 50, id="refund-50", session="ann-1")
         with pytest.raises(limpet.RunFailed):
             await app.run(support, 950, id="refund-950")

@@ -18,6 +18,7 @@ from limpet.service.tokens import find_caller
 from limpet.web import asgi
 from limpet.web.openapi import document
 from limpet.web.replies import status_of
+from tests.servers.parking import parking
 
 OPERATIONS = {
     name: each for name, each in operations_of(limpet.App).items() if "http" in each.doors and not each.is_stream
@@ -52,7 +53,7 @@ async def for_sales(run: limpet.Run) -> bool:
 @asynccontextmanager
 async def served(url: str) -> AsyncIterator[tuple[limpet.App, dict[Role, httpx.AsyncClient]]]:
     """Yield an app with a worker, and a client for each role."""
-    async with limpet.open(url, agents=[payer, asker, for_sales]) as app:
+    async with parking(limpet.open(url, agents=[payer, asker, for_sales])) as app:
         transport = httpx.ASGITransport(asgi(app, auth=PEOPLE.get))  # type: ignore[arg-type] # a token is a role
         clients = {
             role: httpx.AsyncClient(

@@ -9,6 +9,7 @@ from typing import Any
 import limpet
 from limpet.web.server import ServerOptions, serve
 from tests.interfaces.http_and_mcp.clients import TOKEN
+from tests.servers.parking import parking
 
 RATE = 1e9
 """Requests a second: tests send many."""
@@ -33,7 +34,7 @@ async def served_app(
     url: str = "memory:", agents: Sequence[limpet.Agent[Any, Any]] = (), **how: Any
 ) -> AsyncIterator[tuple[limpet.App, str]]:
     """Yield an app with a worker, and the address of a server over it."""
-    async with limpet.open(url, agents=agents, **how) as app, listening({"main": app}) as address:
+    async with parking(limpet.open(url, agents=agents, **how)) as app, listening({"main": app}) as address:
         yield app, address
 
 
