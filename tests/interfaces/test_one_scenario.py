@@ -151,7 +151,7 @@ def interface(name: str, url: str) -> Iterator[Interface]:
 def worker(folder: Path, url: str) -> Iterator[PipedProgram]:
     """Run a worker of the shop as a process."""
     env = {**os.environ, "LIMPET_URL": url, "SHOP": str(folder)}
-    words = [LIMPET, "worker", "tests.interfaces.cli.shop:both"]
+    words = [LIMPET, "worker", "tests.interfaces.cli.parked_shop:app"]
     with PipedProgram(words, cwd=ROOT, env=env) as process:
         try:
             yield process

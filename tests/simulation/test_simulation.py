@@ -13,9 +13,9 @@ SEED = os.environ.get("LIMPET_SEED")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Choose 25 seeds, or 400 with --full."""
+    """Choose 15 seeds, or 400 with --full."""
     if "seed" in metafunc.fixturenames:
-        seeds = range(400 if metafunc.config.getoption("--full") else 25)
+        seeds = range(400 if metafunc.config.getoption("--full") else 15)
         metafunc.parametrize("seed", [int(SEED)] if SEED else seeds)
 
 
