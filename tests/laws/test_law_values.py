@@ -14,14 +14,14 @@ from limpet.errors import DamagedEvent, InvalidValue, NewerVersion
 from limpet.events import KINDS, VOCABULARY, canonical, inline, parse
 from limpet.events import values as values_module
 from limpet.events.values import _check_whole, _is_strict_by_depth, _is_strict_each, encode
-from tests.laws.values import bodies, json_values, law_settings
+from tests.laws.values import bodies, characters, json_values, law_settings
 
 some = law_settings(100)
 many = law_settings(200)
 
 _without_floats = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**2048) + 1, 2**2048 - 1) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    st.none() | st.booleans() | st.integers(-(2**2048) + 1, 2**2048 - 1) | st.text(characters),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(characters), inner, max_size=4),
     max_leaves=12,
 )
 

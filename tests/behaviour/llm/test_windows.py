@@ -21,12 +21,13 @@ from limpet.llm.transcript import UNDER_WAY, StoredMessage, repair
 from limpet.state import AgentState
 from limpet.state.patch import Working
 from limpet.testing import ScriptedModel, calls
+from tests.laws.values import characters
 
 pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")  # generated inputs are large
 WINDOW = 8_000
 TEXTS = st.one_of(
-    st.text(max_size=40),
-    st.builds(lambda text, times: text * times, st.text(min_size=1, max_size=8), st.integers(1, 4_000)),
+    st.text(characters, max_size=40),
+    st.builds(lambda text, times: text * times, st.text(characters, min_size=1, max_size=8), st.integers(1, 4_000)),
 )
 SOME = TEXTS.filter(bool)
 IDS = st.sampled_from("abcdefgh")
@@ -126,7 +127,7 @@ def test_messages_that_all_fit_are_selected_as_in_a_smaller_room(said: list[Stor
     assert select(items, room) == _select_part(items, room)
 
 
-FACTS = st.dictionaries(st.text(min_size=1, max_size=20), TEXTS, max_size=12)
+FACTS = st.dictionaries(st.text(characters, min_size=1, max_size=20), TEXTS, max_size=12)
 
 
 def state_of(goal: str, facts: dict[str, str], plan: list[str], questions: list[str]) -> AgentState:

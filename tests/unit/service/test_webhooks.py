@@ -22,6 +22,7 @@ import limpet
 from limpet import NotApplied, Permanent, RetryAfter
 from limpet.errors import DefinitionError, InvalidArgument
 from limpet.service.webhooks import Webhook, is_genuine
+from tests.laws.values import characters
 from tests.unit.service.webhook_addresses import PRIVATE, PUBLIC, SPELLINGS
 
 SECRET = "correct horse battery"
@@ -783,6 +784,6 @@ def test_an_empty_secret_verifies_nothing() -> None:
     assert not is_genuine("", f"t={NOW // 10**6},v1={signed('')}", BODY, now=NOW)
 
 
-@given(st.text() | st.from_regex(r"(t=[0-9]+|v1=[0-9a-f]*|,)*"), st.binary())
+@given(st.text(characters) | st.from_regex(r"(t=[0-9]+|v1=[0-9a-f]*|,)*"), st.binary())
 def test_arbitrary_signatures_are_refused_without_an_error(signature: str, body: bytes) -> None:
     assert not is_genuine(SECRET, signature, body, now=NOW)
