@@ -25,7 +25,7 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 REVISION = "2026-07-28"
 BATCHES = 20
 MINIMAL = """\
-import socket, sys
+import os, socket, sys
 from contextlib import asynccontextmanager
 import uvicorn
 from mcp.server import MCPServer
@@ -55,6 +55,7 @@ if "http" in sys.argv:
     listening = socket.create_server(("127.0.0.1", 0))
     named = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=listening.detach())
     print('{"url": "http://127.0.0.1:%d"}' % named.getsockname()[1], flush=True)
+    os.dup2(2, 1)  # the access log, which ours writes to stderr
     app = server.streamable_http_app(json_response=True, stateless_http=True)
     config = uvicorn.Config(app, http="h11")
     uvicorn.Server(config).run([named])
