@@ -36,18 +36,22 @@ OUTCOMES = (
     "run.cancelled: answered",
     "run.cancelled: answered escalated",
     "run.cancelled: approved",
+    "run.cancelled: approved, withdrawn",
+    "run.cancelled: approved, rejected",
     "run.cancelled: rejected",
     "run.cancelled: expired raised",
     "run.cancelled: expired default",
     "run.completed: answered",
     "run.completed: answered escalated",
     "run.completed: approved",
+    "run.completed: approved, rejected",
     "run.completed: rejected",
     "run.completed: expired default",
     "run.failed: expired raised",
+    "run.failed: approved, expired raised",
 )
-"""All possible outcomes: how the run ended, and how its request ended. There is never a second one: an approval is used
-after the time to answer, too.
+"""All possible outcomes: how the run ended, and how each of its requests ended. A second request exists if the first
+approval was not used before it expired.
 """
 # Turns of the event loop after which a run without new events is idle.
 TURNS = 40
@@ -125,7 +129,7 @@ async def _decide(run: limpet.Run, kind: str) -> Any:
         return await run.step(act, said)
 
 
-@limpet.agent(name="orders_agent", approvals=limpet.Approvals("external_action", to=["ops"], expires="1h"))
+@limpet.agent(name="orders_agent", approvals=limpet.Approvals("external_action", to=["ops"], expires="1h", valid="1h"))
 async def agent(run: limpet.Run, case: dict[str, Any]) -> Any:
     """Run an effect, a request and an effect, optionally beside a step that blocks."""
     await run.step(begin)
