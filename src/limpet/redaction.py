@@ -268,7 +268,7 @@ def hide_secrets(text: str) -> str:
 
 
 def hide_secrets_in(value: Any) -> Any:
-    """Apply `say` to all text in a JSON value, and redact values whose keys name a secret."""
+    """Apply `hide_secrets` to all text in a JSON value, and redact values whose keys name a secret."""
     return _walk(value, hide_secrets, 0)
 
 
@@ -372,6 +372,7 @@ class _Key(NamedTuple):
 
 
 def _about(key: str) -> _Key:
+    """Return the facts about a key. Those about short keys are kept."""
     return _about_short(key) if len(key) <= _LONGEST_KEY else _about_any(key)
 
 
