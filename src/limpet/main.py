@@ -92,6 +92,9 @@ def _mcp(*, app: "App", local: "Principal") -> int:
     import asyncio  # noqa: PLC0415 - only servers need it
     import signal  # noqa: PLC0415 - only servers need it
 
+    from limpet import lean_sdk  # noqa: PLC0415 - only servers need it
+
+    lean_sdk.prepare()
     from limpet.mcp import over_pipes  # noqa: PLC0415 - only servers need it
 
     gc.freeze()

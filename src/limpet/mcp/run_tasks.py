@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import mcp_types as t
-from mcp import MCPError
 from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
 
 from limpet.engine.execution.views import Request
 from limpet.errors import AlreadyAnswered, Expired, FormOutdated, LimpetError, NeedsPerson, NotFound, Unexpected

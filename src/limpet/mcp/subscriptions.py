@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import mcp_types as t
-from mcp import MCPError
+from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import (
     SUBSCRIPTION_ID_META_KEY,
     ResourcesListChanged,

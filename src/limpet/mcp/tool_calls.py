@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import cache
 from hashlib import sha256
 from typing import Any
 
@@ -34,10 +35,13 @@ class ToolTable:
 
     def __init__(self, tools: Mapping[str, ToolOffer]) -> None:
         self._tools = tools
-        self._schemas = {name: each.shown(LOCAL).input_schema for name, each in tools.items()}
+        self._schemas: dict[str, Mapping[str, Any]] = {}
+        """Of the tools that were called."""
 
     def schema_of(self, name: str) -> Mapping[str, Any] | None:
         """Return the schema of a tool's arguments, None for an unknown tool."""
+        if name in self._tools and name not in self._schemas:
+            self._schemas[name] = self._tools[name].shown(LOCAL).input_schema
         return self._schemas.get(name)
 
     def listed(self, call: McpCall) -> t.ListToolsResult:
@@ -78,10 +82,10 @@ def _tool(operation: Operation) -> ToolOffer:
         except NeedsPerson as error:
             return await ask_person(call, Proposed(operation.name, given), error.request)
 
-    tool = tool_of(operation)
+    tool = cache(lambda: tool_of(operation))  # not now: `limpet mcp` answers before anything asks for all tools
     return ToolOffer(
         name=operation.name,
-        shown=lambda _: tool,
+        shown=lambda _: tool(),
         run=run,
         may_use=lambda who: may(who, *operation.needs),
         is_listed=operation.name not in BEHIND_QUERY,

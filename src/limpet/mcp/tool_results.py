@@ -4,7 +4,7 @@ from typing import Any
 
 import mcp_types as t
 import msgspec
-from mcp import MCPError
+from mcp.shared.exceptions import MCPError
 
 from limpet.errors import InvalidArgument, InvalidValue, LimpetError, NotFound
 from limpet.service.json_values import error_json

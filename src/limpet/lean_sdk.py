@@ -1,0 +1,53 @@
+"""A quick import of the MCP SDK, for a process in which nothing else uses it or pydantic."""
+
+import sys
+from importlib.util import find_spec, module_from_spec
+from threading import RLock
+from types import ModuleType
+from typing import Any
+
+__all__ = ["import_lazily", "prepare"]
+
+_lock = RLock()
+_running: set[str] = set()
+"""Packages whose code runs at the moment."""
+
+
+def prepare() -> None:
+    """Let the SDK import what a server needs, and build its pydantic models when they are first used.
+
+    The packages `mcp` and `mcp.server` import clients, OAuth and a framework; a quarter of the start.
+    """
+    from pydantic import BaseModel  # noqa: PLC0415 - only this needs it
+
+    import_lazily("mcp", "mcp.server")
+    BaseModel.model_config["defer_build"] = True
+
+
+def import_lazily(*packages: str) -> None:
+    """Let these packages, outer ones first, run their own code when a name that it defines is first used."""
+    for package in packages:
+        spec = None if package in sys.modules else find_spec(package)
+        if spec is None:
+            continue
+        module = module_from_spec(spec)
+        module.__class__ = _LazyPackage
+        sys.modules[package] = module
+        outer, _, name = package.rpartition(".")
+        if outer:
+            setattr(sys.modules[outer], name, module)
+
+
+class _LazyPackage(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        with _lock:
+            if self.__name__ in _running:  # Its own code asks for a name that it does not have yet.
+                raise AttributeError(name=name, obj=self)
+            if type(self) is _LazyPackage:
+                _running.add(self.__name__)
+                assert self.__spec__ is not None
+                assert self.__spec__.loader is not None
+                self.__spec__.loader.exec_module(self)
+                _running.remove(self.__name__)
+                self.__class__ = ModuleType  # type: ignore[assignment]
+        return getattr(self, name)
