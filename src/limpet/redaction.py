@@ -11,7 +11,7 @@ import re
 from base64 import b64encode
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from threading import RLock
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -226,8 +226,9 @@ _changing = RLock()
 _more: list["re.Pattern[str]"] = []
 
 
-# Each hint with the index of its pattern.
-_HINTS = [(hint, place) for place, each in enumerate(_PATTERNS) for hint in each.hints]
+_Hint = tuple[str, int]
+"""A hint with the index of its pattern."""
+_HINTS: Sequence[_Hint] = [(hint, place) for place, each in enumerate(_PATTERNS) for hint in each.hints]
 
 
 @cache
@@ -236,9 +237,12 @@ def _compiled(place: int) -> tuple["re.Pattern[str]", str]:
     return re.compile(_PATTERNS[place].finds), f"[redacted: {_PATTERNS[place].what}]"
 
 
-def redact(text: str) -> str:
-    """Replace text that looks like a credential with the name of its type, such as `[redacted: jwt]`."""
-    for place in _places(text):
+def redact(text: str, hints: Sequence[_Hint] = _HINTS) -> str:
+    """Replace text that looks like a credential with the name of its type, such as `[redacted: jwt]`.
+
+    `hints`: those that may be in the text.
+    """
+    for place in _places(text, hints):
         pattern, instead = _compiled(place)
         text = pattern.sub(lambda found, instead=instead: _kept(found) + instead, text)  # type: ignore[misc]
     for pattern in _more:
@@ -246,30 +250,53 @@ def redact(text: str) -> str:
     return text
 
 
-def _places(text: str) -> list[int]:
+def _places(text: str, hints: Sequence[_Hint] = _HINTS) -> list[int]:
     """Return the indexes of the patterns that may match a text."""
     lower = text.lower()
-    return sorted({place for hint, place in _HINTS if hint in lower})
+    return sorted({place for hint, place in hints if hint in lower})
 
 
 def _kept(found: "re.Match[str]") -> str:
     return "".join(part for part in found.groupdict().values() if part)
 
 
-def hide_secrets(text: str) -> str:
-    """Return a text for output: without credentials by form, and without the values of live secrets."""
+def hide_secrets(text: str, hints: Sequence[_Hint] = _HINTS) -> str:
+    """Return a text for output: without credentials by form, and without the values of live secrets.
+
+    `hints`: those that may be in the text.
+    """
     if _forgotten:
         _change()
     for _, forms in _known:
         for form in forms:
             if form in text:
                 text = text.replace(form, "[secret]")
-    return redact(text)
+    return redact(text, hints)
 
 
 def hide_secrets_in(value: Any) -> Any:
-    """Apply `hide_secrets` to all text in a JSON value, and redact values whose keys name a secret."""
-    return _walk(value, hide_secrets, 0)
+    """Apply `hide_secrets` to all text in a JSON value, and redact values whose keys name a secret.
+
+    Returns the value itself if it cannot contain any. A key that names a secret contains a hint, too.
+    """
+    hints = _hints_in(value)
+    if not hints and not _known and not _more:
+        return value
+    return _walk(value, partial(hide_secrets, hints=hints), 0)
+
+
+def _hints_in(value: Any) -> Sequence[_Hint]:
+    """Return the hints that a JSON value contains; all of them for a value that is not JSON."""
+    try:
+        lower = msgspec.json.encode(value, enc_hook=_text).decode().lower()
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return _HINTS
+    return [each for each in _HINTS if each[0] in lower]
+
+
+def _text(unknown: object) -> str | None:
+    """Return the text of an object that msgspec does not encode."""
+    return str.__str__(unknown) if isinstance(unknown, str) else None
 
 
 def remember_secret(owner: int, value: str | bytes) -> None:

@@ -1,6 +1,6 @@
 """MCP over HTTP, stateless: replies are JSON, and become a stream when the server has something to say meanwhile."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Container
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -20,16 +20,22 @@ __all__ = ["mounted"]
 PROGRESS = b'"progressToken"'
 
 
-def mounted(server: Server[Any]) -> tuple[ASGIApp, Callable[[], AbstractAsyncContextManager[None]]]:
-    """Return an ASGI application of a server, and a context to enter while it serves."""
-    found = _Mounted(server)
+def mounted(
+    server: Server[Any], quick: Container[str]
+) -> tuple[ASGIApp, Callable[[], AbstractAsyncContextManager[None]]]:
+    """Return an ASGI application of a server, and a context to enter while it serves.
+
+    `quick`: names of tools that report nothing while they run, and do not run for long.
+    """
+    found = _Mounted(server, quick)
     return RequestBodyLimitMiddleware(found, DEFAULT_MAX_REQUEST_BODY_SIZE), found.run
 
 
 class _Mounted:
     """Chooses the form of the reply: a reply may be a stream if its client can use one."""
 
-    def __init__(self, server: Server[Any]) -> None:
+    def __init__(self, server: Server[Any], quick: Container[str]) -> None:
+        self._quick = quick
         self._plain = StreamableHTTPSessionManager(server, json_response=True, stateless=True)
         self._streaming = StreamableHTTPSessionManager(server, json_response=False, stateless=True)
 
@@ -40,9 +46,11 @@ class _Mounted:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request. Newer clients get a stream only once there is a notification; older ones always do."""
-        version = Headers(scope=scope).get("mcp-protocol-version")
+        headers = Headers(scope=scope)
+        version = headers.get("mcp-protocol-version")
         if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
-            await self._streaming.handle_request(scope, receive, send)
+            is_quick = headers.get("mcp-method") == "tools/call" and headers.get("mcp-name", "") in self._quick
+            await (self._plain if is_quick else self._streaming).handle_request(scope, receive, send)
             return
         body = await _body(receive)
         manager = self._streaming if PROGRESS in body else self._plain

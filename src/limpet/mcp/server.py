@@ -28,6 +28,7 @@ from limpet.mcp.run_tasks import RunTasks, task_notice
 from limpet.mcp.run_waits import wait_offer
 from limpet.mcp.subscriptions import ChangeFeed, Listening
 from limpet.mcp.tool_calls import ToolTable, operation_tools
+from limpet.mcp.tool_table import is_offered
 from limpet.service.access import PRINCIPAL
 from limpet.service.app import App
 from limpet.service.decision_links import LinkKeys
@@ -77,7 +78,9 @@ def over_http(
     apps: Mapping[str, App], *, also: Offer | None = None, public_url: str = "", link_keys: LinkKeys | None = None
 ) -> tuple[ASGIApp, Callable[[], AbstractAsyncContextManager[None]]]:
     """Return an ASGI application to mount behind a guard, and a context to enter while it serves."""
-    return mounted(server_of(apps, also=also, public_url=public_url, link_keys=link_keys))
+    operations = operations_of(type(apps[TENANT])).values()
+    quick = frozenset(each.name for each in operations if is_offered(each) and not each.is_large)
+    return mounted(server_of(apps, also=also, public_url=public_url, link_keys=link_keys), quick)
 
 
 class _Served:

@@ -1,6 +1,7 @@
 """Views as plain JSON: times in ISO 8601, lists as pages, errors with their hints."""
 
 from datetime import UTC, datetime
+from types import NoneType
 from typing import Any
 
 import msgspec
@@ -10,6 +11,8 @@ from limpet.errors import LimpetError
 from limpet.service.page import Page
 
 __all__ = ["as_json", "error_json"]
+
+_SCALARS = (str, int, float, bool, NoneType)
 
 
 def as_json(view: Any) -> Any:
@@ -35,7 +38,9 @@ def _plain(value: Any) -> Any:
 
 def _formatted(plain: Any) -> Any:
     if isinstance(plain, dict):
-        return {name: _formatted(each) for name, each in plain.items()}
+        return {name: each if type(each) in _SCALARS else _formatted(each) for name, each in plain.items()}
     if isinstance(plain, list | tuple):
-        return [_formatted(each) for each in plain]
-    return f"{plain.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}" if isinstance(plain, datetime) else plain
+        return [each if type(each) in _SCALARS else _formatted(each) for each in plain]
+    if isinstance(plain, datetime):
+        return plain.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    return plain

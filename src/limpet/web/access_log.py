@@ -57,11 +57,12 @@ class _Reply:
 
 
 def _write(scope: Scope, reply: _Reply, milliseconds: float) -> None:
+    query = scope.get("query_string", b"")
     facts: dict[str, Any] = {
         "address": scope["client"][0] if scope.get("client") else "",
         "method": _plain(scope["method"]),
         "path": _plain(scope["path"]),
-        "parameters": sorted({_plain(each) for each in QueryParams(scope.get("query_string", b""))}),
+        "parameters": sorted({_plain(each) for each in QueryParams(query)}) if query else [],
         "status": reply.status,
         "bytes": reply.bytes,
         "milliseconds": round(milliseconds, 1),
@@ -74,4 +75,5 @@ def _write(scope: Scope, reply: _Reply, milliseconds: float) -> None:
 
 def _plain(text: str) -> str:
     """Return text for a line of the log: redacted, of limited length, and without control characters."""
-    return "".join(each if each.isprintable() else "?" for each in hide_secrets(text)[:LONGEST])
+    hidden = hide_secrets(text)[:LONGEST]
+    return hidden if hidden.isprintable() else "".join(each if each.isprintable() else "?" for each in hidden)

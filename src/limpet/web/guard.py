@@ -30,10 +30,10 @@ LOCAL = ("localhost", "127.0.0.1", "::1")
 _HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+?)\.?)(?::[0-9]{1,5})?")
 # Replies must not be cached, framed or embedded.
 HEADERS = {
-    "cache-control": "no-store",
-    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
+    b"cache-control": b"no-store",
+    b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
+    b"referrer-policy": b"no-referrer",
+    b"x-content-type-options": b"nosniff",
 }
 # What pages of allowed origins may send, and read.
 PREFLIGHT = {
@@ -151,10 +151,12 @@ def marked(send: Send, origin: str | None = None) -> Send:
 
     async def mark(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
-                headers[name] = value
+            message["headers"] = [
+                *(each for each in message.get("headers", ()) if each[0] not in HEADERS),
+                *HEADERS.items(),
+            ]
             if origin is not None:
+                headers = MutableHeaders(scope=message)
                 headers["access-control-allow-origin"] = origin
                 headers["access-control-expose-headers"] = EXPOSED
                 headers["vary"] = "origin"

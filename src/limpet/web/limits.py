@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Hashable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from math import ceil
 
 from limpet.clock import SECOND, Clock
@@ -81,7 +81,7 @@ class RequestLimits:
         """Wait for the turn of an operation, and hold it. Raises ServerBusy after some time."""
         lane = self._large if is_large else self._small
         try:
-            async with asyncio.timeout(QUEUE):
+            async with asyncio.timeout(QUEUE) if lane.locked() else nullcontext():
                 await lane.acquire()
         except TimeoutError:
             raise ServerBusy(waited=QUEUE, seconds=ceil(QUEUE)) from None
