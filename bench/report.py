@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.aims import verdicts
+from bench.aims import Verdict, verdicts
 from bench.results import Measured, Results, Row
 
 __all__ = ["markdown", "page"]
@@ -37,7 +37,8 @@ TABLES = (
     Table(
         "one",
         "One run",
-        "One run executes {steps} steps, one after the other; Temporal's has {temporal_steps}. The bare loop inserts a "
+        "One run executes {steps} steps, one after the other; Temporal's has {temporal_steps}. A first run of the same "
+        "length is not measured, so that no system measures a file that still grows. The bare loop inserts a "
         "row of 1 KB and commits it: no durable step can be faster. Limpet's store appends one event at a time, "
         "without the engine. A read's result is durable before the next step starts; an effect's intent is durable "
         "before it is called, too. Of the peers, only Temporal records an intent. The time is that of the whole run, "
@@ -223,8 +224,20 @@ def _aims(results: Results) -> Iterable[str]:
     if measured:
         rows = [[verdict.aim.title, verdict.aimed, verdict.shown, verdict.text] for verdict in measured]
         yield _table(["aim", "limit", "figure", ""], rows)
+        yield from _closer(measured)
     if len(measured) < len(found):
         yield f"{len(found) - len(measured)} aims were not measured in this run."
+
+
+def _closer(measured: Iterable[Verdict]) -> Iterable[str]:
+    """Explain the aims that are missed; those with the same cause together."""
+    causes: dict[str, list[str]] = {}
+    for verdict in measured:
+        if verdict.is_missed:
+            causes.setdefault(verdict.aim.closer, []).append(verdict.aim.title)
+    if causes:
+        yield "What keeps figures from their aims, and what would bring them closer:"
+        yield "\n".join(f"- **{'; '.join(titles)}.** {cause}".rstrip() for cause, titles in causes.items())
 
 
 def _line(results: Results, row: Row, table: Table) -> list[str]:

@@ -89,7 +89,7 @@ class Client:
 async def one(url: str, steps: int) -> dict[str, float]:
     """Measure inside the task, so that the poll before it does not count."""
     async with worker(url) as client:
-        await client.result(await client.start(20))
+        await client.result(await client.start(steps))
         return await client.result(await client.start(steps))
 
 

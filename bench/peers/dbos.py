@@ -51,7 +51,7 @@ def start(workflow: str, count: int, *, ask: bool = False) -> Any:
 
 def one(url: str, steps: int) -> dict[str, float]:
     with launched(url):
-        program(20, False)
+        program(steps, False)
         watch = Stopwatch()
         program(steps, False)
         return watch.each(steps)

@@ -70,7 +70,7 @@ def program(kept: Any) -> Any:
 def one(url: str, steps: int) -> dict[str, float]:
     with saver(url) as kept:
         agent = program(kept)
-        agent.invoke({"steps": 20}, config("warm"), durability="sync")
+        agent.invoke({"steps": steps}, config("warm"), durability="sync")
         watch = Stopwatch()
         agent.invoke({"steps": steps}, config("one"), durability="sync")
         return watch.each(steps)

@@ -120,7 +120,7 @@ async def begin(client: Client, id: str, count: int, *, ask: bool = False, lease
 
 async def one(url: str, steps: int) -> dict[str, float]:
     async with worker(url) as client:
-        await (await begin(client, "warm", 10)).result()
+        await (await begin(client, "warm", steps)).result()
         watch = Stopwatch()
         await (await begin(client, "one", steps)).result()
         return watch.each(steps)

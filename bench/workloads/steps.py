@@ -32,7 +32,7 @@ def bare(url: str, commits: int, batches: int) -> dict[str, float]:
 async def one(url: str, kind: str, steps: int) -> dict[str, float]:
     """Measure one run alone: microseconds a step, and the CPU of its parts."""
     async with limpet.open(url, agents=ALL) as app:
-        await app.run(AGENTS[kind], min(steps, 30))  # Warm up: one-time costs are not measured.
+        await app.run(AGENTS[kind], steps)  # One-time costs are not measured, such as those of a growing log file.
         with CpuParts() as parts:
             watch = Stopwatch()
             await app.run(AGENTS[kind], steps)

@@ -14,7 +14,7 @@ from bench.aims import AIMS, Aim, Verdict, verdicts
 from bench.plan import FULL, QUICK, plan
 from bench.plot import plot
 from bench.processes import LIMPET, PEERS, Failed, Program, figures_in, takeover
-from bench.report import TABLES, markdown, page
+from bench.report import TABLES, _closer, markdown, page
 from bench.results import Results, Row
 from bench.workloads import bulk, cold, engines, long_runs, steps, store, talks
 
@@ -198,6 +198,16 @@ def test_the_published_page_and_plot_show_the_published_figures() -> None:
     stored = Results.from_json((ROOT / "docs" / "bench.json").read_text(encoding="utf-8"))
     assert (ROOT / "docs" / "bench.md").read_text(encoding="utf-8") == page(stored)
     assert (ROOT / "docs" / "bench.svg").read_text(encoding="utf-8") == plot(stored)
+
+
+def test_missed_aims_are_explained_once_for_each_cause() -> None:
+    """An aim that is met needs no explanation."""
+    aim = Aim("a", lambda _: 3.0, at_most=2.0, closer="The disk is slow.")
+    found = [Verdict(aim, 3.0), Verdict(aim._replace(title="b"), 4.0), Verdict(aim._replace(title="c"), 1.0)]
+    [_, text] = _closer(found)
+    assert text == "- **a; b.** The disk is slow."
+    assert [each.as_json().get("closer") for each in found] == ["The disk is slow.", "The disk is slow.", None]
+    assert not list(_closer(found[2:]))
 
 
 def test_aims_are_distinct() -> None:
