@@ -289,7 +289,7 @@ def _hints_in(value: Any) -> Sequence[_Hint]:
     """Return the hints that a JSON value contains; all of them for a value that is not JSON."""
     try:
         lower = msgspec.json.encode(value, enc_hook=_text).decode().lower()
-    except (TypeError, ValueError, OverflowError, RecursionError):
+    except Exception:  # noqa: BLE001 - objects of any kind may be inside
         return _HINTS
     return [each for each in _HINTS if each[0] in lower]
 

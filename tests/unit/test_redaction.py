@@ -3,9 +3,12 @@
 import base64
 import re
 from collections.abc import Iterator
+from enum import StrEnum
 from urllib.parse import quote
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from limpet import redaction
 from limpet.ids import SeededIds
@@ -54,6 +57,41 @@ def test_several_credentials_are_all_found() -> None:
 @every_credential
 def test_credentials_are_found_in_json_values_and_keys(given: Credential) -> None:
     assert given.hides not in str(hide_secrets_in({"a": [{given.text: given.text}], "b": (given.text,)}))
+
+
+class Text(str):
+    """A text that msgspec does not encode."""
+
+    __slots__ = ()
+
+
+class Name(StrEnum):
+    """A text with a name."""
+
+    KEY = "sk-ant-0123456789abcdef0123"
+
+
+TEXTS = st.one_of(
+    st.sampled_from([*(each.text for each in EVERY), *(hint for hint, _ in redaction._HINTS), "password", "\u212aEY"]),
+    st.text(max_size=8),
+)
+ANY_TEXT = st.one_of(TEXTS, TEXTS.map(Text), st.just(Name.KEY), st.tuples(TEXTS, TEXTS).map("".join))
+VALUES = st.recursive(
+    st.one_of(ANY_TEXT, st.integers(), st.none(), st.floats(), st.binary(max_size=4), st.builds(object)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.tuples(inner, inner),
+        st.dictionaries(st.one_of(ANY_TEXT, st.integers(), st.none(), st.tuples(st.integers())), inner, max_size=4),
+    ),
+    max_leaves=12,
+)
+
+
+@hypothesis.given(VALUES)
+@hypothesis.settings(max_examples=300)
+def test_looking_for_hints_in_the_whole_value_hides_the_same(value: object) -> None:
+    """Each text is as it would be alone, whatever kinds of objects are beside it."""
+    assert repr(hide_secrets_in(value)) == repr(redaction._walk(value, hide_secrets, 0))
 
 
 HARMLESS = [
