@@ -251,6 +251,8 @@ def _not(value: object, wanted: str) -> str:
 
 
 def _name(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return " or ".join(map(repr, get_args(hint)))
     return "None" if hint is NoneType else getattr(hint, "__name__", str(hint))
 
 

@@ -289,10 +289,16 @@ def doctor(
     else:
         needed = target is None or url is not None
         app = None if target is None else load_worker(target, url, Worker())
-        engine = limpet.open(url, worker=False).engine if app is None else app.engine
-        wanted = CheckOptions(last=last, stuck=microseconds(stuck), fix=fix, needed=needed, engine=engine)
-        store = limpet.open_store(url) if app is None else app.store
-        found = asyncio.run(run_checks(store, SystemClock(), wanted))
+        checked = limpet.open(url, worker=False) if app is None else app
+        wanted = CheckOptions(
+            last=last,
+            stuck=microseconds(stuck),
+            fix=fix,
+            needed=needed,
+            url=checked.address,
+            engine=checked.engine,
+        )
+        found = asyncio.run(run_checks(checked.store, SystemClock(), wanted))
     if app is not None:
         found += check_code(app.serves)
     if json:

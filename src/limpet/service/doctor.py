@@ -12,7 +12,7 @@ from limpet.clock import SECOND, Clock
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.tools import Tool, registered_tools
 from limpet.engine.worker.engine import Engine
-from limpet.errors import LimpetError
+from limpet.errors import LimpetError, NoStore
 from limpet.events import KINDS
 from limpet.service.engine_check import check_engine
 from limpet.service.findings import MANY, NAMED, Finding, Level, count_of, names_of, some_rows
@@ -51,6 +51,8 @@ class CheckOptions:
     """Whether to rebuild wrong rows and counters."""
     needed: bool = True
     """Whether a missing store is an error."""
+    url: str = ""
+    """Address of the store."""
     engine: Engine | None = None
     """The engine that has some of the runs driven."""
 
@@ -59,7 +61,7 @@ async def run_checks(store: Store, clock: Clock, options: CheckOptions) -> list[
     """Check a store, which is opened for it and closed. A missing store is not created."""
     try:
         if not await store.exists():
-            return [_no_store("bad" if options.needed else "warn")]
+            return [_no_store(options)]
         async with store:
             return await check_store(store, clock, options)
     except LimpetError as error:
@@ -128,9 +130,10 @@ async def _all(what: str, check: AsyncIterator[Finding]) -> list[Finding]:
     return found
 
 
-def _no_store(level: Level) -> Finding:
-    hint = "Pass --url or set LIMPET_URL. `limpet worker` creates a new store."
-    return Finding(what="store", level=level, message="no store", hint=hint)
+def _no_store(options: CheckOptions) -> Finding:
+    error = NoStore(url=options.url)
+    level: Level = "bad" if options.needed else "warn"
+    return Finding(what="store", level=level, message=f"no store at {error.facts['url']}", hint=error.hint)
 
 
 def _failed(what: str, error: LimpetError) -> Finding:

@@ -227,6 +227,14 @@ async def test_a_number_as_an_id_is_refused_with_the_string_to_pass() -> None:
             await handle.result()
 
 
+def test_an_option_of_another_type_is_refused_with_its_values() -> None:
+    wrong: Any = len
+    with pytest.raises(limpet.DefinitionError, match="must be 'session' or 'user' or None, not builtin"):
+
+        @limpet.agent(name="invalid_exclusive", exclusive=wrong)
+        async def alone(run: limpet.Run) -> None: ...
+
+
 async def test_a_model_is_told_which_argument_is_wrong() -> None:
     model = testing.ScriptedModel(testing.calls("invalid_pay", cents="9"), "done")
     agent = limpet.llm_agent("invalid_llm", model=model, instructions="Pay.", tools=[pay])

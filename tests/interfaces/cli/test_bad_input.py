@@ -252,7 +252,8 @@ def test_commands_do_not_create_a_schema_on_a_server(postgres_schema: str, words
     assert done.stderr.startswith("error: No store at postgresql://")
     assert done.stderr.endswith("[no_store]\n")
     [found] = json.loads(limpet("doctor", "--json", "--url", postgres_schema).stdout)["items"]
-    assert (found["what"], found["message"]) == ("store", "no store")
+    assert found["what"] == "store"
+    assert found["message"].startswith("no store at postgresql://")
 
 
 def test_the_error_for_a_missing_store_hides_the_password() -> None:

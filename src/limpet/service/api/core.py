@@ -70,7 +70,7 @@ class AppCore:
         """URL of the store, without credentials."""
         parts = urlsplit(self._settings.url)
         host = parts.netloc.rpartition("@")[2]
-        return parts._replace(netloc=host, query="", fragment="").geturl()
+        return f"{parts.scheme}:{'//' if '://' in self._settings.url else ''}{host}{parts.path}"
 
     @property
     def store(self) -> Store:
