@@ -178,16 +178,25 @@ async def test_a_stream_tells_of_tasks() -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_progress_streams_where_other_replies_are_json(mode: Any) -> None:
+async def test_progress_streams_where_other_replies_are_json(mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float] = []
+    begun = asyncio.Event()
 
     async def progress(progress: float, total: float | None, message: str | None) -> None:
         seen.append(progress)
 
     async with network() as net:
-        client = await net.mcp(OLGA, mode=mode)
-        request = await waiting(net.apps["main"], asker, "boats", "r")
+        client, app = await net.mcp(OLGA, mode=mode), net.apps["main"]
+        request = await waiting(app, asker, "boats", "r")
+        events = app.events
+
+        def watched(*given: Any) -> Any:
+            begun.set()
+            return events(*given)
+
+        monkeypatch.setattr(app, "events", watched)
         waited = asyncio.create_task(client.call_tool("wait", {"run": "r"}, progress_callback=progress))
+        await begun.wait()
         await data_of(client, "answer", request=request.id, answer="red")
         found = (await waited).structured_content
         assert found is not None
