@@ -11,6 +11,7 @@ import pytest
 import uvicorn
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.subscriptions import ResourceUpdated
 from mcp_types import HEADER_MISMATCH
 
@@ -211,6 +212,26 @@ def message(method: str, **params: Any) -> dict[str, Any]:
 def headers(method: str, name: str | None = None) -> dict[str, str]:
     found = {"mcp-protocol-version": "2026-07-28", "mcp-method": method}
     return found if name is None else {**found, "mcp-name": name}
+
+
+async def test_only_tools_that_may_take_long_can_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream takes tasks of its own, also if it is not needed."""
+    plain: list[bool] = []
+    handle = StreamableHTTPSessionManager.handle_request
+
+    async def handled(self: StreamableHTTPSessionManager, *given: Any) -> None:
+        plain.append(self.json_response)
+        await handle(self, *given)
+
+    monkeypatch.setattr(StreamableHTTPSessionManager, "handle_request", handled)
+    async with network() as net:
+        await net.apps["main"].run(worker, "x", id="r")
+        http = await net.http(OLGA)
+        for name in ("info", "wait", "show", "context"):
+            asked = message("tools/call", name=name, arguments={"run": "r"})
+            answer = await http.post("/mcp", json=asked, headers=headers("tools/call", name))
+            assert answer.json()["result"]["structuredContent"], name
+    assert plain == [True, False, False, False]
 
 
 async def test_replies_are_json_unless_there_is_something_to_say() -> None:
