@@ -44,10 +44,15 @@ class _LazyPackage(ModuleType):
             if self.__name__ in _running:  # Its own code asks for a name that it does not have yet.
                 raise AttributeError(name=name, obj=self)
             if type(self) is _LazyPackage:
-                _running.add(self.__name__)
-                assert self.__spec__ is not None
-                assert self.__spec__.loader is not None
-                self.__spec__.loader.exec_module(self)
-                _running.remove(self.__name__)
-                self.__class__ = ModuleType  # type: ignore[assignment]
+                self._run()
         return getattr(self, name)
+
+    def _run(self) -> None:
+        assert self.__spec__ is not None
+        assert self.__spec__.loader is not None
+        _running.add(self.__name__)
+        try:
+            self.__spec__.loader.exec_module(self)
+        finally:
+            _running.remove(self.__name__)
+        self.__class__ = ModuleType  # type: ignore[assignment]

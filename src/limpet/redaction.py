@@ -237,11 +237,13 @@ def _compiled(place: int) -> tuple["re.Pattern[str]", str]:
     return re.compile(_PATTERNS[place].finds), f"[redacted: {_PATTERNS[place].what}]"
 
 
-def redact(text: str, hints: Sequence[_Hint] = _HINTS) -> str:
-    """Replace text that looks like a credential with the name of its type, such as `[redacted: jwt]`.
+def redact(text: str) -> str:
+    """Replace text that looks like a credential with the name of its type, such as `[redacted: jwt]`."""
+    return _redacted(text, _HINTS)
 
-    `hints`: those that may be in the text.
-    """
+
+def _redacted(text: str, hints: Sequence[_Hint]) -> str:
+    """Redact a text that contains no other hints than these."""
     for place in _places(text, hints):
         pattern, instead = _compiled(place)
         text = pattern.sub(lambda found, instead=instead: _kept(found) + instead, text)  # type: ignore[misc]
@@ -260,18 +262,20 @@ def _kept(found: "re.Match[str]") -> str:
     return "".join(part for part in found.groupdict().values() if part)
 
 
-def hide_secrets(text: str, hints: Sequence[_Hint] = _HINTS) -> str:
-    """Return a text for output: without credentials by form, and without the values of live secrets.
+def hide_secrets(text: str) -> str:
+    """Return a text for output: without credentials by form, and without the values of live secrets."""
+    return _hidden(text, _HINTS)
 
-    `hints`: those that may be in the text.
-    """
+
+def _hidden(text: str, hints: Sequence[_Hint]) -> str:
+    """Hide the secrets in a text that contains no other hints than these."""
     if _forgotten:
         _change()
     for _, forms in _known:
         for form in forms:
             if form in text:
                 text = text.replace(form, "[secret]")
-    return redact(text, hints)
+    return _redacted(text, hints)
 
 
 def hide_secrets_in(value: Any) -> Any:
@@ -282,7 +286,7 @@ def hide_secrets_in(value: Any) -> Any:
     hints = _hints_in(value)
     if not hints and not _known and not _more:
         return value
-    return _walk(value, partial(hide_secrets, hints=hints), 0)
+    return _walk(value, partial(_hidden, hints=hints), 0)
 
 
 def _hints_in(value: Any) -> Sequence[_Hint]:
