@@ -248,6 +248,7 @@ def next_commands(report: Report) -> Iterator[str]:
     elif info.status in ("completed", "cancelled"):
         yield f"limpet log {info.id}"
     yield from (f"limpet show {wait.key}" for wait in info.waits_for if wait.what == "run")
+    yield from (f"limpet show {wait.key}  (it has the slot)" for wait in info.waits_for if wait.what == "slot")
     yield from (f"limpet signal {info.id} {wait.key} VALUE" for wait in info.waits_for if wait.what == "signal")
     if not report.is_served and info.status == "waiting" and not waits_for_worker(info):
         yield f"{worker_command(info.engine)}  (no live worker would continue the run)"

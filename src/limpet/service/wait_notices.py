@@ -19,7 +19,7 @@ from limpet.events import bodies as b
 from limpet.redaction import hide_secrets
 from limpet.service.steps import call_text
 from limpet.service.views import request_of
-from limpet.service.workers import live_workers
+from limpet.service.workers import live_workers, waits_of
 from limpet.state import ENDED
 from limpet.state.fold import PAUSED
 from limpet.stores import RequestFilter, Store
@@ -154,7 +154,8 @@ class WaitNotices:
         try:
             row = await self._store.get(run)
             workers = await live_workers(self._store, await self._store.now())
-            for wait in workers.waits_for(row):
+            [waits] = await waits_of(self._store, workers, [row])
+            for wait in waits:
                 await self._announce(run, wait)
         except LimpetError:
             return  # The call that waits gets the error of the store itself.
@@ -175,7 +176,7 @@ class WaitNotices:
             case "run":
                 self._follow(wait.key)
                 return None
-            case "signal" | "time":
+            case "signal" | "time" | "slot":
                 return None
 
     async def _question(self, run: str, id: str) -> str | None:

@@ -1,7 +1,7 @@
 """Agents, workers and counts of a store."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -23,6 +23,7 @@ __all__ = [
     "agents_of",
     "live_workers",
     "stats_of",
+    "waits_of",
     "workers_of",
 ]
 
@@ -99,18 +100,36 @@ class LiveWorkers:
         found = [versions for (_, name), versions in self.served.items() if name == agent]
         return any(version is None or version in versions for versions in found)
 
+    def may_queue(self, row: RunRow) -> bool:
+        """Return whether a run is ready and a live worker serves it, so that it waits for a slot if it needs one."""
+        return self._is_ready(row) and row.worker is None and not row.cancelling and self.serve(row)
+
+    def _is_ready(self, row: RunRow) -> bool:
+        return row.ready_at is not None and row.ready_at <= self.now
+
     def waits_for(self, row: RunRow) -> list[WaitsFor]:
-        """Return what a run waits for.
+        """Return what a run waits for, except for a slot.
 
         A run that is ready waits for a worker if no live worker holds it or serves its version.
         """
-        is_ready = row.ready_at is not None and row.ready_at <= self.now
-        if row.status == "waiting" and not is_ready:
+        if row.status == "waiting" and not self._is_ready(row):
             return [wait_info(each) for each in row.waits if each != f"signal:{INTERRUPT}"] or [wait_info("time")]
         if row.status not in LIVE or row.worker in self.ids or self.serve(row):
             return []
         on = f" on {row.engine}" if row.engine else ""
         return [wait_info(f"worker:{row.agent} {row.agent_version}{on}")]
+
+
+async def waits_of(store: Store, fleet: LiveWorkers, rows: Sequence[RunRow]) -> list[list[WaitsFor]]:
+    """Return what each run waits for.
+
+    A run that is ready and served waits for a slot if another one holds that of its session or user, or one of its
+    agent. Slots of an agent may be free for the moment in which it is claimed.
+    """
+    queued = [row.id for row in rows if fleet.may_queue(row)]
+    holders = await store.slot_holders(queued) if queued else {}
+    slots = {run: [wait_info(f"slot:{holder}")] for run, holder in holders.items()}
+    return [slots.get(row.id) or fleet.waits_for(row) for row in rows]
 
 
 async def live_workers(store: Store, now: int) -> LiveWorkers:

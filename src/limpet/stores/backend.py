@@ -430,6 +430,9 @@ class Backend(Protocol):
     def workers(self) -> list[WorkerRow]:
         """Return all workers."""
 
+    def slot_holder(self, run: str) -> str | None:
+        """Return another run that has the exclusive slot of this one, or a slot of its agent; None if there is none."""
+
     def due(self, engine: str, after: tuple[int, int], until: int, limit: int) -> list[RunRow]:
         """Return the runs of an engine that no worker holds and that are ready by a time, longest ready first.
 

@@ -217,6 +217,11 @@ class MemoryBackend:
         with self._lock:
             return self._tables.workers()
 
+    def slot_holder(self, run: str) -> str | None:
+        """Return another run that holds a slot which this one needs."""
+        with self._lock:
+            return self._tables.slot_holder(run)
+
     def due(self, engine: str, after: tuple[int, int], until: int, limit: int) -> list[RunRow]:
         """Return the runs of an engine that no worker holds and that are ready by a time, longest ready first."""
         with self._lock:
@@ -758,6 +763,18 @@ class MemoryTables:
         for slot, (holder, driven) in list(self.slots.items()):
             if holder == number and (driven or not driven_only):
                 self._drop(self.slots, slot)
+
+    def slot_holder(self, run: str) -> str | None:
+        """Return another run that holds a slot which this one needs."""
+        row = self.row(run)
+        if row is None:
+            return None
+        for name in (f"exclusive:{row.exclusive}", f"agent:{row.agent}"):
+            taken = sorted((place, holder) for (slot, place), (holder, _) in self.slots.items() if slot == name)
+            for _, number in taken:
+                if number != row.number:
+                    return next(each.id for each in self.streams.values() if each.number == number)
+        return None
 
     def save_snapshot(self, number: int, snapshot: Snapshot) -> None:
         """Insert or replace a snapshot."""

@@ -165,6 +165,11 @@ class SqlReads(ABC):
         """Return all workers."""
         return [worker_of(found) for found in self._all("workers")]
 
+    def slot_holder(self, run: str) -> str | None:
+        """Return another run that holds a slot which this one needs."""
+        holder: str | None = next((found for (found,) in self._all("slot_holder", run)), None)
+        return holder
+
     def due(self, engine: str, after: tuple[int, int], until: int, limit: int) -> list[RunRow]:
         """Return the runs of an engine that no worker holds and that are ready by a time, longest ready first."""
         return [row_of(found) for found in self._all("due", engine, *after, until, limit)]

@@ -49,6 +49,44 @@ async def test_a_killed_worker_frees_its_slots() -> None:
         assert app.crashes == 1
 
 
+async def test_a_run_names_the_one_that_has_its_slot() -> None:
+    """The other one is driven, or waits for a person for days."""
+    seen: list[str] = []
+
+    @limpet.tool(effect="none", name="concurrency_look")
+    async def look() -> None:
+        waiting = await app.runs(waits_for="slot")
+        seen.extend(f"{each.id} {each.waits_text}" for each in waiting)
+
+    @limpet.agent(name="concurrency_looks", concurrency=1)
+    async def looks(run: limpet.Run) -> None:
+        await run.step(look)
+
+    @limpet.agent(name="concurrency_asks", exclusive="user")
+    async def asks(run: limpet.Run) -> object:
+        return await run.ask("Go on?", options=["yes"])
+
+    async with testing.app(looks, asks) as app:
+        for run in ("a1", "a2"):
+            await app.start(asks, id=run, user="ann")
+        await app.start(asks, id="b1", user="bob")
+        await app.settle()
+        assert [str(each) for each in (await app.info("a2")).waits_for] == ["slot:a1"]
+        assert [each.id for each in await app.runs(waits_for="slot")] == ["a2"]
+        assert {each.id: each.waits_text for each in await app.runs()}["a2"] == "slot:a1"
+        await app.pause("a2")
+        await app.resume("a2")
+        assert (await app.info("a2")).waits_text == "slot:a1"
+        for run in ("a1", "a2"):
+            await app.answer((await app.inbox(run=run))[0], "yes", by="ann")
+            await app.settle()
+        assert [each.id for each in await app.runs(waits_for="slot")] == []
+        for run in ("l1", "l2"):
+            await app.start(looks, id=run)
+        await app.settle()
+        assert seen == ["l2 slot:l1"]
+
+
 def test_a_concurrency_below_one_is_refused() -> None:
     with pytest.raises(limpet.DefinitionError, match="concurrency must be at least 1"):
         limpet.agent(concurrency=0)

@@ -32,7 +32,7 @@ class PositionInfo:
         return self.text
 
 
-WaitKind = Literal["person", "signal", "run", "time", "worker", "operator"]
+WaitKind = Literal["person", "signal", "run", "time", "worker", "slot", "operator"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class WaitsFor:
     what: WaitKind
     """Kind of the condition."""
     key: str
-    """The request, signal, run, agent or reason; "" for a time."""
+    """The request, signal, run, agent or reason; the run that holds a slot; "" for a time."""
     text: str
     """Both for people, such as "operator:paused"."""
 

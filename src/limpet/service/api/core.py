@@ -28,7 +28,7 @@ from limpet.service.inbox import Inbox
 from limpet.service.resolve import find_conversation, find_request, find_run, run_of, suggest_agent
 from limpet.service.settings import Settings
 from limpet.service.views import run_info
-from limpet.service.workers import LiveWorkers, live_workers
+from limpet.service.workers import LiveWorkers, live_workers, waits_of
 from limpet.state.run import ENDED
 from limpet.stores import RunRow, Store
 from limpet.times import to_datetime
@@ -113,7 +113,10 @@ class AppCore:
     async def _info(self, run: str) -> RunInfo:
         """Return the summary of a run, as lists show it."""
         row = await run_of(self.store, run)
-        return run_info(row, [] if row.status in ENDED else (await self._live_workers()).waits_for(row))
+        if row.status in ENDED:
+            return run_info(row, [])
+        [waits] = await waits_of(self.store, await self._live_workers(), [row])
+        return run_info(row, waits)
 
     async def _live_workers(self) -> LiveWorkers:
         return await live_workers(self.store, self._time.now())

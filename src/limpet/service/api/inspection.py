@@ -57,6 +57,7 @@ from limpet.service.steps import StepInfo, step_infos
 from limpet.service.tasks import filter_of, read_task
 from limpet.service.timeline import TimelineRow, timeline_page
 from limpet.service.views import event_views, not_a_run, read_end, request_of, run_info
+from limpet.service.workers import LiveWorkers, waits_of
 from limpet.state import ENDED, TaskRecord, TaskState
 from limpet.stores import RequestFilter, RunFilter, RunRow
 from limpet.stores.api.base import LARGEST_PAGE
@@ -119,7 +120,7 @@ class Inspection(AppCore):
         check_last(last)
         where = RunFilter(
             status=statuses_of(status),
-            waits=None if waits_for == "worker" else waits_for,
+            waits=_stored(waits_for),
             agent=agent,
             session=session,
             user=user,
@@ -139,12 +140,24 @@ class Inspection(AppCore):
         else:
             found = (updated_in if is_updated else runs_in)(self.store, conversation, where, **pages)
 
+        if waits_for is not None:
+            found = self._waiting_for(found, waits_for, fleet)
+
         def is_shown(row: RunRow) -> bool:
-            is_own = agent is None and row.agent.startswith(OWN)
-            return not is_own and (waits_for is None or any(each.what == waits_for for each in fleet.waits_for(row)))
+            return agent is not None or not row.agent.startswith(OWN)
 
         page = await _newest(found, last, is_shown, cursor_at if is_updated else None)
-        return Page([run_info(row, fleet.waits_for(row)) for row in page], page.next)
+        waits = await waits_of(self.store, fleet, page)
+        return Page([run_info(row, each) for row, each in zip(page, waits, strict=True)], page.next)
+
+    async def _waiting_for(
+        self, rows: AsyncIterator[RunRow], kind: WaitKind, fleet: LiveWorkers
+    ) -> AsyncIterator[RunRow]:
+        """Yield the runs that wait for something of a kind."""
+        async for row in rows:
+            [waits] = await waits_of(self.store, fleet, [row])
+            if any(each.what == kind for each in waits):
+                yield row
 
     @query("/runs/{run}/task", needs="payloads", example="ticket-42")
     async def task(self, run: RunId, /) -> TaskRecord:
@@ -423,6 +436,15 @@ class Inspection(AppCore):
         and then cut; `bytes` is the size of the redacted text. A value above 16 MiB can only be read with `raw`.
         """
         return await value_piece(self.store, run, blob, start=start, limit=limit, raw=raw)
+
+
+def _stored(wait: WaitKind | None) -> Literal["person", "signal", "run", "time", "operator"] | None:
+    """Return a kind of condition that rows have; None for one that follows from workers and slots."""
+    match wait:
+        case "worker" | "slot":
+            return None
+        case _:
+            return wait
 
 
 async def _newest(

@@ -31,6 +31,7 @@ from limpet.service.reply_pieces import ReplyPieces
 from limpet.service.resolve import run_of
 from limpet.service.stream_items import RecordEvent, ReplyPiece, RequestChange, RunChange
 from limpet.service.views import event_views, request_of, run_info
+from limpet.service.workers import waits_of
 from limpet.state import ENDED
 from limpet.stores import RequestFilter, RequestRow, RunFilter, RunRow
 from limpet.stores.api.base import LARGEST_PAGE
@@ -177,11 +178,11 @@ class Streams(AppCore):
     async def _changes(self, page: FeedPage) -> dict[str, tuple[RunRow, RunChange]]:
         """Return the runs with events in a page, as they are now."""
         last = {item.event.run: item.cursor for item in page.items}
-        rows, fleet = await self.store.rows(list(last)), await self._live_workers()
+        rows = [row for row in (await self.store.rows(list(last))).values() if row.type == "run"]
+        waits = await waits_of(self.store, await self._live_workers(), rows)
         return {
-            run: (row, RunChange(cursor=last[run], run=run_info(row, fleet.waits_for(row))))
-            for run, row in rows.items()
-            if row.type == "run"
+            row.id: (row, RunChange(cursor=last[row.id], run=run_info(row, each)))
+            for row, each in zip(rows, waits, strict=True)
         }
 
     async def _changed_names(self) -> AsyncIterator[frozenset[str]]:

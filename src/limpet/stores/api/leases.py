@@ -113,6 +113,11 @@ class Leases(Logs):
         """Return all duties, by name."""
         return [reveal_duty(self.codec, row) for row in await self._ask(self._backend.duties)]
 
+    async def slot_holders(self, runs: Sequence[str]) -> dict[str, str]:
+        """Return another run that holds a slot for each of these runs that may wait for one."""
+        found = await self._ask(lambda: [self._backend.slot_holder(run) for run in runs])
+        return {run: holder for run, holder in zip(runs, found, strict=True) if holder is not None}
+
     async def workers(self) -> list[WorkerRow]:
         """Return all registered workers."""
         return await self._ask(self._backend.workers)

@@ -356,6 +356,22 @@ async def a_claim_by_id_needs_the_same_slots(world: World) -> None:
 
 
 @behaviour()
+async def the_holder_of_a_slot_is_known(world: World) -> None:
+    """Another run that has the slot of the session or user is named first, then one that has a slot of the agent."""
+    store, limits = world.store, {"a": 1}
+    for run in ("r1", "r2"):
+        await world.create(run, exclusive="session:s1")
+    await world.create("r3")
+    await world.create("r4", agent="b")
+    assert await store.slot_holders(["r1", "r2", "r3", "none"]) == {}
+    await world.worker()
+    assert isinstance(await store.claim_run("w1", "r3", concurrency=limits), Claimed)
+    assert await store.slot_holders(["r1", "r2", "r3", "r4"]) == {"r1": "r3", "r2": "r3"}
+    assert isinstance(await store.claim_run("w1", "r1"), Claimed)
+    assert await store.slot_holders(["r1", "r2"]) == {"r1": "r3", "r2": "r1"}
+
+
+@behaviour()
 async def a_suspect_is_claimed_by_its_id_alone(world: World) -> None:
     """Two suspects are not held by one worker at a time, whichever way they are claimed."""
     for run in ("r1", "r2"):

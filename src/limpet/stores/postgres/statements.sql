@@ -440,6 +440,14 @@ ORDER BY c.time DESC, s.id DESC, c.seq DESC LIMIT %(limit)b::bigint
 -- name: end_leases
 UPDATE {schema}.workers SET lease_until = 0 WHERE id = ANY(%b::text[]) AND host = %b::text
 
+-- name: slot_holder
+SELECT coalesce(
+    (SELECT h.id FROM {schema}.slots AS t JOIN {schema}.streams AS h ON h.number = t.run
+        WHERE t.name = 'exclusive:' || s.exclusive AND t.run <> s.number ORDER BY t.place LIMIT 1),
+    (SELECT h.id FROM {schema}.slots AS t JOIN {schema}.streams AS h ON h.number = t.run
+        WHERE t.name = 'agent:' || s.agent AND t.run <> s.number ORDER BY t.place LIMIT 1)
+) FROM {schema}.streams AS s WHERE s.id = %b::text
+
 -- name: workers
 SELECT id, host, agents, started, lease_until, engine FROM {schema}.workers ORDER BY started, id
 

@@ -246,6 +246,14 @@ AND (c.time, s.id, c.seq) < (:before_time, :before_run, :before_seq)
 -- name: scores.order
 ORDER BY c.time DESC, s.id DESC, c.seq DESC LIMIT :limit
 
+-- name: slot_holder
+SELECT coalesce(
+    (SELECT h.id FROM limpet_slots AS t JOIN limpet_streams AS h ON h.number = t.run
+        WHERE t.name = 'exclusive:' || s.exclusive AND t.run <> s.number ORDER BY t.place LIMIT 1),
+    (SELECT h.id FROM limpet_slots AS t JOIN limpet_streams AS h ON h.number = t.run
+        WHERE t.name = 'agent:' || s.agent AND t.run <> s.number ORDER BY t.place LIMIT 1)
+) FROM limpet_streams AS s WHERE s.id = ?1
+
 -- name: workers
 SELECT id, host, agents, started, lease_until, engine FROM limpet_workers ORDER BY started, id
 
