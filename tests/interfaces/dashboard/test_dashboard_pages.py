@@ -53,7 +53,7 @@ async def buyer(run: limpet.Run, order: Order) -> str:
     return await run.receive("paid", str) if order.how == "cash" else f"{order.how} {cents}"
 
 
-@limpet.agent(name="pages_asker")
+@limpet.agent(name="pages_asker", exclusive="user")
 async def asker(run: limpet.Run, to: str) -> Order:
     """Ask for a value with a type."""
     return await run.ask(f"Which order, {to}?", answer=Order, to="finance")
@@ -101,6 +101,22 @@ async def until(condition: Any) -> None:
 async def _turns(condition: Any) -> None:
     while not await condition():
         await asyncio.sleep(0)  # noqa: TID251 - an iteration of the loop
+
+
+async def test_a_run_names_the_one_that_has_its_slot() -> None:
+    """The list and the page of the run do; the list can be filtered by it."""
+    async with shop() as (app, ann):
+        for run in ("first", "second"):
+            await app.start(asker, "bob", id=run, user="ann")
+        await until(lambda: _is_waiting(app, "first"))
+        for path in ("/runs?waits_for=slot", "/runs/second"):
+            page = await ann.page(path)
+            assert "<b>a slot</b> that run <code>first</code> has" in page, path
+        assert "/runs/first" not in await ann.page("/runs?waits_for=slot")
+
+
+async def _is_waiting(app: limpet.App, run: str) -> bool:
+    return (await app.info(run)).status == "waiting"
 
 
 async def test_a_run_is_started_by_a_form_and_again_with_another_input() -> None:
@@ -245,7 +261,7 @@ async def test_agents_show_their_contracts_and_how_their_runs_went() -> None:
 async def test_an_answer_of_a_type_is_given_by_a_form_made_from_it() -> None:
     """A fault stands at the form, on the page where it was sent."""
     async with shop() as (app, ann):
-        run = await app.start(asker, "ann", id="a")
+        run = await app.start(asker, "ann", id="a", user="ann")
         await until(app.inbox)
         [asked] = await app.inbox()
         page = await ann.page(f"/inbox/{asked.id}")
