@@ -4,7 +4,7 @@ Each finding names what was checked, how severe it is, and what to do.
 """
 
 import shutil
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,11 +173,13 @@ async def _runs(store: Store, stuck_after: int) -> AsyncIterator[Finding]:
     late = now - stuck_after
     ready = [row for row in await some_rows(store, "pending") if row.ready_at is not None and row.ready_at < late]
     still = [row for row in ready if fleet.serve(row)]
+    holders = await store.slot_holders([row.id for row in still if fleet.may_queue(row)])
     parked = [row for row in await some_rows(store, "waiting") if _operator(row)]
     keys = sorted({_operator(row) for row in parked})
     found = [
         _stuck(running, "running on a dead worker", SERVE),
-        _stuck(still, "ready for long without being claimed", FULL),
+        _stuck([row for row in still if row.id not in holders], "ready for long without being claimed", FULL),
+        _queued(holders),
         *[await _parked(store, [row for row in parked if _operator(row) == key], key) for key in keys],
     ]
     stuck = [each for each in found if each is not None]
@@ -209,6 +211,17 @@ def _stuck(rows: Sequence[RunRow], how: str, hint: str) -> Finding | None:
         f"{count_of(len(rows), 'run')} {'is' if len(rows) == 1 else 'are'} {how}: {names_of([row.id for row in rows])}"
     )
     return Finding(what="runs", level="bad", message=message, hint=hint)
+
+
+def _queued(holders: Mapping[str, str]) -> Finding | None:
+    """Return the finding for runs that have long been ready, by the runs that have their slots."""
+    if not holders:
+        return None
+    message = f"long ready, but waiting for a slot: {names_of(list(holders))}"
+    run, holder = next(iter(holders.items()))
+    return Finding(
+        what="runs", level="warn", message=message, hint=f"Run `limpet show {holder}`: it has the slot of {run}."
+    )
 
 
 async def _workers(store: Store) -> AsyncIterator[Finding]:

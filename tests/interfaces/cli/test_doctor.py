@@ -120,6 +120,20 @@ async def test_doctor_reports_a_run_on_a_dead_worker(url: str) -> None:
     assert "limpet worker" in worst["runs"]["hint"]
 
 
+async def test_doctor_warns_of_a_run_that_waits_for_a_slot(url: str) -> None:
+    """It is not stuck: it goes on by itself."""
+    async with open_store(url, clock=FrozenClock(SystemClock().now() - HOUR)) as store:
+        for run in ("r1", "r2"):
+            await store.create(run, CREATED, actor="test")
+    async with open_store(url) as store:
+        await store.register(WorkerRow(id="w1", agents={"a": ("1",)}), lease=HOUR)
+        await store.claim_run("w1", "r1", concurrency={"a": 1})
+        code, worst = run_doctor("--url", url)
+    assert (code, worst["runs"]["level"]) == (0, "warn")
+    assert worst["runs"]["message"] == "long ready, but waiting for a slot: r2"
+    assert worst["runs"]["hint"] == "Run `limpet show r1`: it has the slot of r2."
+
+
 async def test_doctor_reports_a_run_that_is_not_claimed(url: str) -> None:
     """Although a worker serves its agent. `--stuck` sets the tolerated time."""
     async with open_store(url, clock=FrozenClock(SystemClock().now() - HOUR)) as store:
