@@ -46,6 +46,8 @@ class Step:
     first: b.StepStarted
     latest: Any
     starts: int = 0
+    shared: bool = False
+    """Whether a fork shares it with its origin."""
 
 
 @dataclass
@@ -111,6 +113,8 @@ class Seen:
         self.deaths = self.solo = self.quarantines = 0
         self.requests, self.grants, self.waiting, self.children = {}, {}, set(), set()
         self.steps = {name: step for name, step in self.steps.items() if is_settled(step.latest)}
+        for step in self.steps.values():
+            step.shared = True
         self.effects, self.needs = body.effects, {body.run}
 
     def learn(self, event: Event, body: Any) -> None:  # noqa: C901, PLR0912 - one match
@@ -139,6 +143,8 @@ class Seen:
                 void = getattr(self.ended, "name", None)  # a rejected request is opened again
                 for asked in self.requests.values():
                     asked.void = asked.void or asked.opened.name == void
+                if void in self.steps and self.steps[void].shared:  # made again as the fork's own
+                    del self.steps[void]
                 self.ended, self.resumes, self.handed = None, self.resumes + 1, False
             case b.StepStarted():
                 step = self.steps.setdefault(body.name, Step(body, body))
