@@ -69,6 +69,8 @@ class CompensationView(Part, frozen=True, kw_only=True):
     ended: int | None = None
     error: Failure | None = None
     """Failure of the last attempt, if no event followed it."""
+    retry_at: int | None = None
+    """When the next attempt after this failure is due; None if a person decides."""
     reason: str = ""
     """Why it was skipped."""
 
@@ -237,7 +239,8 @@ class LogView:
             case b.CompensationStarted():
                 self._compensation_started(event, body)
             case b.CompensationFailed():
-                self._compensate(event, body.number, status="failed", attempts=body.attempt, error=body.failure)
+                changes = {"attempts": body.attempt, "error": body.failure, "retry_at": body.retry_at}
+                self._compensate(event, body.number, status="failed", **changes)
             case b.CompensationCompleted():
                 self._compensate(event, body.number, status="completed", attempts=body.attempt)
                 self._change(body.number, status="undone")
@@ -416,7 +419,8 @@ class LogView:
         step = self.steps.get(number)
         if step is not None:
             before = step.compensation or CompensationView(status="running", attempts=0, started=event.time)
-            self._change(number, compensation=replace(before, ended=event.time, **{"error": None, **changes}))
+            changes = {"error": None, "retry_at": None, **changes}
+            self._change(number, compensation=replace(before, ended=event.time, **changes))
 
     def _forked(self, event: Event, body: b.RunForked) -> None:
         """Keep the steps that were settled; nothing else of the origin is shared."""

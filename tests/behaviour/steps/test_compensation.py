@@ -100,6 +100,45 @@ async def test_an_attempt_with_an_unknown_outcome_is_compensated() -> None:
     assert undone == ["lost"]
 
 
+@pytest.mark.parametrize("crashes", [False, True])
+async def test_a_failed_compensation_is_retried_when_it_is_due(crashes: bool) -> None:
+    """The log has the time, so the run may be parked or continued elsewhere until then."""
+    tries: list[int] = []
+
+    @limpet.tool(effect="idempotent", retry=limpet.Retry(3, first="1h", cap="2h", jitter=False))
+    async def buy() -> int:
+        return 1
+
+    @buy.compensate
+    async def unbuy(result: int | None) -> None:
+        tries.append(1)
+        if len(tries) < 3:
+            raise ConnectionError("lost")
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> None:
+        await run.step(buy)
+        raise ValueError("enough")
+
+    async with testing.app(agent) as app:
+        app._test_settings.backoffs = True
+        await app.crash()
+        if crashes:
+            app.crash_at("after", "compensation.failed")
+        await app.start(agent, id="r1")
+        await app.settle()
+        assert len(tries) == 1
+        await app.advance("59m")
+        assert (len(tries), (await app.info("r1")).waits_text) == (1, "time:retry:undo/1")
+        await app.advance("1m")
+        assert len(tries) == 2
+        await app.advance("2h")
+        assert (len(tries), (await app.info("r1")).status) == (3, "failed")
+        assert app.crashes == 1 + crashes
+        claims = [event for event in await app.log("r1") if event.kind == "run.claimed"]
+        assert len(claims) == 3 + crashes
+
+
 async def test_compensation_is_not_retried_after_a_person_skips_it() -> None:
     tries: list[int] = []
 

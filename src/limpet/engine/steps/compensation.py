@@ -110,6 +110,7 @@ class Compensation:
         before = step.compensation
         x, number, attempt = self._x, step.number, 1 if before is None else max(before.attempts, 1)
         failure = None if before is None else before.error  # of an attempt whose follow-up is not recorded yet
+        retry_at = None if before is None else before.retry_at
         if x.effects == "ask" and not await self._may_undo(tool, step):
             reason = "skipped by a person"
             x.journal.add(b.CompensationSkipped(number=number, reason=reason, because=self._first()))
@@ -118,22 +119,18 @@ class Compensation:
             if failure is None:
                 await x.gate.wait_until_open()
                 with x.gate.work():
-                    failure = await self._attempt(step, tool, attempt)
-            if failure is None:
-                return
-            retry = tool.traits.retry or PATIENCE
-            is_retried = any(was(failure, kind) for kind in retry.on)
-            again = decide(
-                retry, Attempt(number=attempt, error=Exception(), permanent=not is_retried), x.random_fraction()
-            )
-            if isinstance(again, Again):
-                await self._waits.pause(f"undo/{number}", x.kit.now() + again.after)
+                    failed = await self._attempt(step, tool, attempt)
+                if failed is None:
+                    return
+                failure, retry_at = failed.failure, failed.retry_at
+            if retry_at is not None:
+                await self._waits.pause(f"undo/{number}", retry_at)
             elif not await self._should_retry(tool, number, attempt, failure):
                 x.journal.add(b.CompensationSkipped(number=number, reason="skipped by a person"))
                 return
             attempt, failure = attempt + 1, None
 
-    async def _attempt(self, step: StepView, tool: Tool[..., Any, Any], attempt: int) -> Failure | None:
+    async def _attempt(self, step: StepView, tool: Tool[..., Any, Any], attempt: int) -> b.CompensationFailed | None:
         x, number = self._x, step.number
         key = f"{step.key}:undo"
         await x.recorder.append(b.CompensationStarted(number=number, attempt=attempt, key=key, because=self._first()))
@@ -148,10 +145,20 @@ class Compensation:
             await (work if tool.traits.timeout is None else within(x, work, tool.traits.timeout))
         except Exception as error:  # noqa: BLE001 - every error is recorded
             failure = failure_of(error)
-            await x.recorder.append(b.CompensationFailed(number=number, attempt=attempt, failure=failure))
-            return failure
+            retry_at = self._retry_at(tool, attempt, failure)
+            failed = b.CompensationFailed(number=number, attempt=attempt, failure=failure, retry_at=retry_at)
+            await x.recorder.append(failed)
+            return failed
         await x.recorder.append(b.CompensationCompleted(number=number, attempt=attempt))
         return None
+
+    def _retry_at(self, tool: Tool[..., Any, Any], attempt: int, failure: Failure) -> int | None:
+        """Return when the next attempt is due; None if a person decides."""
+        retry = tool.traits.retry or PATIENCE
+        is_retried = any(was(failure, kind) for kind in retry.on)
+        failed = Attempt(number=attempt, error=Exception(), permanent=not is_retried)
+        again = decide(retry, failed, self._x.random_fraction())
+        return self._x.kit.now() + again.after if isinstance(again, Again) else None
 
     async def _may_undo(self, tool: Tool[..., Any, Any], step: StepView) -> bool:
         """Ask whether to undo a step, in a fork with effects="ask". A started compensation continues without asking."""
