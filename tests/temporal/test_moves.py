@@ -37,5 +37,6 @@ async def test_a_run_moves_to_temporal_and_back_and_to_temporal_again(world: Tem
         assert await handle.result(timeout="30s") == ["temporal", "builtin", "temporal", "end"]
         executions = await world.until_closed("moved-1")
         await here.verify("moved-1")
-    assert [each.status for each in executions] == [Status.FAILED, Status.COMPLETED]
+    statuses = [each.status for each in executions]
+    assert statuses in ([Status.FAILED, Status.COMPLETED], [Status.COMPLETED])  # one that learns late of a move goes on
     assert sorted(world.ledger.lines()) == [f"moved-1 {number}" for number in range(4)]

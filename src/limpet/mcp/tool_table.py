@@ -40,7 +40,7 @@ PLAIN = frozenset({
 SHORTER = {
     "state": "Show what a run knew, had done and decided: now, before or after a step, or after an event.",
     "runs": "List the newest runs, their status, and what each waits for.",
-    "fork": "Start a new run that shares the events of another one up to a step, and continues on its own.",
+    "fork": "Start a run that shares the events of another up to a step, and continues on its own.",
     "context": "Show the part of a run's state and messages that fits, now or before or after a step.",
     "approve": "Ask the person at the client to approve or reject a tool call of a run.",
     "reject": "Ask the person at the client to reject or approve a tool call of a run.",
