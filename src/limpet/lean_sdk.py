@@ -1,27 +1,66 @@
 """A quick import of the MCP SDK, for a process in which nothing else uses it or pydantic."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec, module_from_spec
 from threading import RLock
 from types import ModuleType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 __all__ = ["import_lazily", "prepare"]
 
+_T = TypeVar("_T")
 _lock = RLock()
 _running: set[str] = set()
 """Packages whose code runs at the moment."""
 
 
 def prepare() -> None:
-    """Let the SDK import what a server needs, and build its pydantic models when they are first used.
+    """Import of the SDK what a server over stdio needs, and build its pydantic models when they are first used.
 
-    The packages `mcp` and `mcp.server` import clients, OAuth and a framework; a quarter of the start.
+    The packages `mcp` and `mcp.server` import clients, OAuth and a framework, and its streams a web server; a third of
+    the start.
     """
     from pydantic import BaseModel  # noqa: PLC0415 - only this needs it
 
     import_lazily("mcp", "mcp.server")
     BaseModel.model_config["defer_build"] = True
+    with _adapters_built_later():
+        import mcp_types  # noqa: F401, PLC0415
+    with _missing("uvicorn.main"):
+        import sse_starlette  # noqa: F401, PLC0415 - imports the web server only to learn of its end
+
+
+@contextmanager
+def _adapters_built_later() -> Iterator[None]:
+    """Let adapters of types that have no configuration be built when they are first used, as models are."""
+    import pydantic  # noqa: PLC0415 - only `prepare` needs it
+
+    eager = pydantic.TypeAdapter
+
+    class Later(eager[_T], Generic[_T]):  # type: ignore[misc, valid-type]
+        def __init__(self, adapted: Any) -> None:
+            super().__init__(adapted, config={"defer_build": True}, _parent_depth=3)
+
+    pydantic.TypeAdapter = Later  # type: ignore[misc, assignment]
+    try:
+        yield
+    finally:
+        pydantic.TypeAdapter = eager  # type: ignore[misc]
+
+
+@contextmanager
+def _missing(module: str) -> Iterator[None]:
+    """Let a module that was not imported yet not be found."""
+    if module in sys.modules:
+        yield
+        return
+    sys.modules[module] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[module]
 
 
 def import_lazily(*packages: str) -> None:

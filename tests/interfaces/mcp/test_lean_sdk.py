@@ -10,8 +10,10 @@ from limpet import lean_sdk
 lean_sdk.prepare()
 import limpet.mcp.server
 
-needless = {"mcp.client", "mcp.server.mcpserver", "httpx2", "jsonschema"} & set(sys.modules)
+needless = {"mcp.client", "mcp.server.mcpserver", "httpx2", "jsonschema", "uvicorn"} & set(sys.modules)
 assert not needless, needless
+assert not any(each.pydantic_complete for each in vars(sys.modules["mcp_types._types"]).values()
+               if hasattr(each, "pydantic_complete"))
 """
 WHOLE = """
 import mcp
@@ -20,6 +22,12 @@ from mcp.server import MCPServer
 assert mcp.Client.__module__ in sys.modules
 assert mcp.server.MCPServer is MCPServer
 assert type(mcp) is type(sys)
+from uvicorn.main import Server
+
+assert Server
+from mcp_types import PingRequest, client_request_adapter
+
+assert client_request_adapter.validate_python({"method": "ping"}) == PingRequest()
 from pydantic import BaseModel
 
 class Own(BaseModel):
@@ -29,6 +37,10 @@ class Later(BaseModel):
     n: int
 
 assert Own(at={"n": 1}).at == Later(n=1)
+from pydantic import TypeAdapter
+
+assert TypeAdapter(Own).pydantic_complete is False
+assert TypeAdapter(list[int]).pydantic_complete
 """
 THREADS = """
 from concurrent.futures import ThreadPoolExecutor
