@@ -30,7 +30,7 @@ from tests.crash.processes import Child, start_all
 from tests.servers.postgres import drop_schema
 
 PROCESSES = 10
-NEWEST = len(scripts("limpet.stores.sqlite", "migrations"))
+NEWEST = {"file": on_sqlite.newest(), "schema": on_postgres.newest()}
 LOOK = {
     "columns": """SELECT table_name, column_name, ordinal_position, data_type, collation_name, is_nullable,
         column_default, is_identity, identity_generation FROM information_schema.columns WHERE table_schema = %s""",
@@ -79,18 +79,23 @@ def fresh(request: pytest.FixtureRequest) -> Fresh:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Start at every older version with --full; otherwise at the oldest, which needs all migrations, and the newest."""
-    versions = range(1, NEWEST) if metafunc.config.getoption("--full") else (1, NEWEST - 1)
+    full, common = metafunc.config.getoption("--full"), min(NEWEST.values())
+    versions = range(1, common) if full else (1, common - 1)
     if "step" in metafunc.fixturenames:
         empty = [("file", "statements", 0, 18), ("file", "files", 0, 70), ("schema", "queries", 0, 60)]
         # The oldest version needs all migrations, and therefore has the most places.
         oldest = [("file", "statements", 1, 9), ("file", "files", 1, 24), ("schema", "queries", 1, 60)]
         ways = (("file", "statements", 6), ("file", "files", 4), ("schema", "queries", 4))
-        older = [(kind, how, version, step) for kind, how, step in ways for version in versions if version > 1]
+        older = [
+            (kind, how, version, step)
+            for kind, how, step in ways
+            for version in range(2 if full else NEWEST[kind] - 1, NEWEST[kind])
+        ]
         metafunc.parametrize(("kind", "how", "older", "step"), [*empty, *oldest, *older])
     elif "older_or_none" in metafunc.fixturenames:
         metafunc.parametrize("older_or_none", [0, *versions])
     elif "older" in metafunc.fixturenames:
-        metafunc.parametrize("older", sorted({*versions, *range(4, NEWEST, 4)}))
+        metafunc.parametrize("older", sorted({*versions, *range(4, common, 4)}))
 
 
 async def test_an_interrupted_migration_is_finished_by_the_next_process(

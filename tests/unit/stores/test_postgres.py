@@ -242,6 +242,41 @@ async def test_a_stream_with_events_cannot_be_deleted(postgres_schema: str) -> N
         sql(postgres_schema, "DELETE FROM streams")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "status = 'running'",
+        "status = 'open'",
+        "status = 'lost'",
+        "worker = 'w1'",
+        "type = 'record'",
+        "ended = 1",
+        "status = 'completed', ended = 1",
+        "origin = 'r0'",
+        "fence = -1",
+        "id = ''",
+        "ready_at = NULL, status = 'running', worker = 'w1', seq = 0",
+    ],
+)
+async def test_a_row_that_contradicts_itself_is_refused(postgres_schema: str, change: str) -> None:
+    async with world_at(postgres_schema) as world:
+        await world.create()
+    with pytest.raises(psycopg.errors.CheckViolation, match="contradicts itself"):
+        sql(postgres_schema, f"UPDATE streams SET {change}")
+    sql(postgres_schema, "UPDATE streams SET status = 'completed', ready_at = NULL, ended = 1")
+
+
+async def test_an_append_evaluates_no_check(postgres_schema: str) -> None:
+    """The server would read every CHECK of the two tables again for each append."""
+    checks = "SELECT conname FROM pg_constraint WHERE contype = 'c' AND conrelid = ANY('{streams, events}'::regclass[])"
+    refuse = "CREATE OR REPLACE FUNCTION check_stream() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'no'; END$$"
+    async with world_at(postgres_schema) as world:
+        owner = await world.own()
+        assert sql(postgres_schema, checks) == []
+        sql(postgres_schema, refuse)
+        await owner.append(completed(1))
+
+
 async def test_damaged_rows_labels_and_requests_are_rebuilt(postgres_schema: str) -> None:
     async with world_at(postgres_schema) as world:
         owner = await world.own(labels={"team": "blue"})
