@@ -15,6 +15,7 @@ _ALSO: dict[Strategy, frozenset[Moment]] = {
 }
 
 SMALLEST_TAIL = 64 * 1024
+LONG_TAIL = 250
 LONGEST_TAIL = 2_000
 
 
@@ -29,5 +30,9 @@ def flushed_moments(strategy: Strategy) -> frozenset[Moment]:
 
 
 def snapshot_due(*, tail_bytes: int, tail_events: int, snapshot_bytes: int) -> bool:
-    """Return whether the tail since the last snapshot has outgrown it. This keeps all snapshots linear in the log."""
-    return tail_bytes >= max(SMALLEST_TAIL, snapshot_bytes) or tail_events >= LONGEST_TAIL
+    """Return whether the tail since the last snapshot has outgrown it, and is large or has many events to fold.
+
+    This keeps all snapshots linear in the log.
+    """
+    is_large = tail_bytes >= SMALLEST_TAIL or tail_events >= LONG_TAIL
+    return (is_large and tail_bytes >= snapshot_bytes) or tail_events >= LONGEST_TAIL
