@@ -19,7 +19,7 @@ from limpet.events import VOCABULARY, AnyBody, Head, Sealed, seal_all, verify
 from limpet.events import bodies as b
 from limpet.journal.conversation import OutgoingMessages
 from limpet.journal.fair_lock import FairLock
-from limpet.journal.snapshots import Learner, Loaded, fold_event, fold_log, load_whole, save
+from limpet.journal.snapshots import Learner, Loaded, LogFolder, fold_log, load_whole, save
 from limpet.policy.checkpoint import snapshot_due
 from limpet.policy.retention import snapshots_to_thin
 from limpet.state import Fold, RunState
@@ -336,9 +336,11 @@ class Journal:
 
     async def _dump_whole(self, learner: Learner, head: Head) -> bytes | None:
         """Return the dump of a learner that has forgotten a part of the log: learn it again."""
-        fresh, folding = learner.fresh(), Fold(None)
+        fresh = learner.fresh()
+        folder = LogFolder(self._store, Fold(None), fresh)
         async for event in self._store.log(self.run, upto=head.seq):
-            fold_event(self._store, event, folding, fresh)
+            folder.add(event)
+        folder.end()
         if self.head is head:
             learner.recover(fresh)
         return fresh.dump()

@@ -14,7 +14,7 @@ from limpet.events.values import encode
 from limpet.state import Fold, RunState
 from limpet.stores import Snapshot, Store
 
-__all__ = ["VERSION", "Learner", "Loaded", "check_snapshots", "fold_event", "fold_log", "load", "load_whole", "save"]
+__all__ = ["VERSION", "Learner", "Loaded", "LogFolder", "check_snapshots", "fold_log", "load", "load_whole", "save"]
 
 log = logging.getLogger("limpet")
 
@@ -96,28 +96,59 @@ async def load_whole(store: Store, run: str, *, at_most: int | None = None, lear
     if learner is not None and (stored is None or not _remembers(stored, learner)):
         stored, snapshot_bytes = None, 0
     state = stored.state if stored is not None else None
-    folding = Fold(state)
+    folder = LogFolder(store, Fold(state), learner)
     tail_bytes = tail_events = 0
     async for event in store.log(run, after=state.position.seq if state else 0, upto=at_most):
-        fold_event(store, event, folding, learner)
+        folder.add(event)
         tail_bytes, tail_events = tail_bytes + len(event.body), tail_events + 1
-    return Loaded(folding, snapshot_bytes, tail_bytes, tail_events)
+    return Loaded(folder.end(), snapshot_bytes, tail_bytes, tail_events)
 
 
 def fold_log(store: Store, log: Sequence[Event], learner: Learner | None = None) -> Loaded:
     """Return the state of a run from its whole log."""
-    folding = Fold(None)
+    folder = LogFolder(store, Fold(None), learner)
     for event in log:
-        fold_event(store, event, folding, learner)
-    return Loaded(folding, 0, sum(len(event.body) for event in log), len(log))
+        folder.add(event)
+    return Loaded(folder.end(), 0, sum(len(event.body) for event in log), len(log))
 
 
-def fold_event(store: Store, event: Event, folding: Fold, learner: Learner | None) -> None:
-    """Fold the next event of a log, and let the learner learn it."""
-    body = store.decode(event)
-    folding.add(event, body)
-    if learner is not None:
-        learner.learn(event, body, folding)
+class LogFolder:
+    """Folds the events of a log, and lets a learner learn them; the start and the end of a step together."""
+
+    def __init__(self, store: Store, fold: Fold, learner: Learner | None) -> None:
+        self._decode = store.decode
+        self._fold, self._learner = fold, learner
+        self._started: tuple[Event, b.StepStarted] | None = None
+        """The start of a step whose end may follow."""
+
+    def add(self, event: Event) -> None:
+        """Take the next event."""
+        body = self._decode(event)
+        if self._started is not None:
+            started, opened = self._started
+            self._started = None
+            if type(body) is b.StepCompleted:
+                self._fold.add_step(started, opened, event, body)
+                if self._learner is not None:
+                    self._learner.learn_step(started, opened, event, body, self._fold)
+                return
+            self._add_one(started, opened)
+        if type(body) is b.StepStarted:
+            self._started = event, body
+        else:
+            self._add_one(event, body)
+
+    def end(self) -> Fold:
+        """Return the fold with all events."""
+        if self._started is not None:
+            self._add_one(*self._started)
+            self._started = None
+        return self._fold
+
+    def _add_one(self, event: Event, body: AnyBody) -> None:
+        self._fold.add(event, body)
+        if self._learner is not None:
+            self._learner.learn(event, body, self._fold)
 
 
 async def check_snapshots(store: Store, run: str, new_learner: Callable[[], Learner]) -> None:

@@ -180,18 +180,23 @@ class History:
         else:
             self._drop(record)
 
-    def learn_handed_over(self, started: Event, opened: b.StepStarted, settled: b.StepCompleted) -> bool:
-        """Add the start and the end of a step whose result the code gets; return False if that is not known.
+    def learn_step(self, started: Event, opened: b.StepStarted, completed: Event, settled: b.StepCompleted) -> None:
+        """Add the start and the end of a step that follow each other, like `learn` for both.
 
-        The step gets no record.
+        A step whose result the code gets has no record.
         """
         name = opened.name
-        if name not in self._handed_over or name in self.records or settled.name != name or opened.kind == "read":
-            return False
-        self._handed_over.discard(name)
-        self._last_opened = started.seq
+        if name in self.records or settled.name != name or opened.grant is not None:
+            self.learn(started, opened)
+            self.learn(completed, settled)
+            return
+        if name in self._handed_over:
+            self._handed_over.discard(name)
+            self._last_opened = started.seq
+        else:
+            record = Record(name, opened, started.seq, started.time, end=completed.seq, settled=settled, latest=settled)
+            self.put(record)
         self._number(opened.number)
-        return True
 
     def learn(self, event: Event, body: AnyBody) -> None:  # noqa: C901, PLR0912, PLR0915 - one match over all kinds
         """Add the next event."""

@@ -133,11 +133,12 @@ class Learned:
         self, started: Event, opened: b.StepStarted, completed: Event, settled: b.StepCompleted, fold: Fold
     ) -> None:
         """Add the start and the end of a step."""
-        if self.history.learn_handed_over(started, opened, settled):
-            self.last = completed.time
-        else:
+        if self._reading or opened.kind == "read":
             self.learn(started, opened, fold)
             self.learn(completed, settled, fold)
+        else:
+            self.history.learn_step(started, opened, completed, settled)
+            self.last = completed.time
 
     def _learn_reads(self, body: AnyBody) -> None:
         match body:
