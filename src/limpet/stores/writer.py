@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from copy import copy
 from threading import Lock
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
@@ -31,7 +31,7 @@ __all__ = ["Writer"]
 
 T = TypeVar("T")
 
-# A commit on an event loop that takes longer than this, in seconds, is slow: then no other one follows for a while.
+# A commit on an event loop that waits longer than this, in seconds, is slow: then no other one follows for a while.
 SLOW_COMMIT = 0.005
 SHORTEST_REST, LONGEST_REST = 1.0, 60.0
 # Other tasks of an event loop get a turn after commits on it for this long, in seconds.
@@ -129,9 +129,9 @@ class Writer:
         try:
             if self._over is not None:
                 return None
-            began = monotonic()
+            began, worked = monotonic(), thread_time()
             done = self._commit_now(extension)
-            self._lone.note(began, monotonic())
+            self._lone.note(began, monotonic(), thread_time() - worked)
         finally:
             self._at_work.release()
         if done and self._audience.has_listeners:
@@ -243,10 +243,10 @@ class _LoneCommits:
         self._yielded = self._ended
         return True
 
-    def note(self, began: float, ended: float) -> None:
-        """Note how long a commit took."""
+    def note(self, began: float, ended: float, worked: float) -> None:
+        """Note how long a commit took, and for how much of that it worked: a garbage collection is not a slow disk."""
         self._ended = ended
-        if ended - began > SLOW_COMMIT:
+        if ended - began - worked > SLOW_COMMIT:
             self._off_until, self._fast = ended + self._rest, 0
             self._rest = min(2 * self._rest, LONGEST_REST)
         elif self._rest > SHORTEST_REST:

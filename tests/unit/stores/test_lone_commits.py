@@ -22,9 +22,9 @@ from limpet.stores.writes import Extension
 
 
 class Now:
-    """The seconds that have passed, for the writer: none, unless a test lets them pass."""
+    """The seconds that have passed for the writer, and those in which it worked: none, unless a test lets them pass."""
 
-    passed = 0.0
+    passed = worked = 0.0
 
     def __call__(self) -> float:
         return self.passed
@@ -33,12 +33,18 @@ class Now:
         """Let time pass."""
         self.passed += seconds
 
+    def work(self, seconds: float) -> None:
+        """Let time pass in which the processor is busy."""
+        self.passed += seconds
+        self.worked += seconds
+
 
 @pytest.fixture(autouse=True)
 def now(monkeypatch: pytest.MonkeyPatch) -> Now:
     """Return the writer's clock."""
     now = Now()
     monkeypatch.setattr(writer, "monotonic", now)
+    monkeypatch.setattr(writer, "thread_time", lambda: now.worked)
     return now
 
 
@@ -229,4 +235,11 @@ async def test_a_slow_disk_is_left_to_the_writer(slow_disk: SlowDisk, world: Wat
             number += 10
             assert (len(world.store.alone) > before + 1) == tried
     await append(owner, 20, first=number)
+    assert world.store.alone[-5:] == [True] * 5
+
+
+async def test_a_garbage_collection_is_not_a_slow_disk(world: WatchedWorld, now: Now) -> None:
+    """It may begin in the middle of a commit, and takes long in a process with many objects."""
+    owner, world.store.passing = await world.own(), lambda: now.work(0.05)
+    await append(owner, 20)
     assert world.store.alone[-5:] == [True] * 5
