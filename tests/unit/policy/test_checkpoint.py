@@ -4,7 +4,15 @@ from typing import get_args
 
 import pytest
 
-from limpet.policy.checkpoint import LONG_TAIL, LONGEST_TAIL, SMALLEST_TAIL, Moment, Strategy, flushed_moments, snapshot_due
+from limpet.policy.checkpoint import (
+    LONG_TAIL,
+    LONGEST_TAIL,
+    SMALLEST_TAIL,
+    Moment,
+    Strategy,
+    flushed_moments,
+    snapshot_due,
+)
 
 WAITS: dict[Strategy, set[Moment]] = {
     "every_step": {"effect_returns", "model_returns", "blob_returns", "step_returns", "turn_ends"},
