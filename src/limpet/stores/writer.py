@@ -1,5 +1,8 @@
 """The writer: one lane per store that commits everything submitted during the previous commit as one batch.
 
+An idle lane waits for what the event loop submits in one iteration. If the database has a process of its own, it starts
+with the first 50 operations, so that the loop goes on during their commit.
+
 Nothing is acknowledged before its commit has returned. After an unexpected failure, the store is reopened and verified
 before the next batch. An extension that is submitted while no other work is pending may be committed on the event loop
 itself, if the backend can do that without waiting (decision 33).
@@ -27,10 +30,12 @@ from limpet.stores.backend import Outcome
 from limpet.stores.threads import CLOSED, Reply, SerialExecutor, deliver
 from limpet.stores.writes import Extension, KeepDuty, Missed, Op, Renew, TakeDuty, Taken
 
-__all__ = ["Writer"]
+__all__ = ["FULL_BATCH", "Writer"]
 
 T = TypeVar("T")
 
+# A batch of this many operations is committed while its event loop may still add others to the next one.
+FULL_BATCH = 50
 # A commit on an event loop that waits longer than this, in seconds, is slow: then no other one follows for a while.
 SLOW_COMMIT = 0.005
 SHORTEST_REST, LONGEST_REST = 1.0, 60.0
@@ -67,10 +72,14 @@ class Writer:
         commit_now: Callable[[Extension], bool | None],
         reopen: Callable[[], None],
         audience: Audience,
+        *,
+        enough: int | None = None,
     ) -> None:
         self._lane = lane
         self._commit, self._commit_now, self._reopen = commit, commit_now, reopen
         self._audience = audience
+        self._enough = enough
+        """Number of operations that are committed without gathering all of an iteration of the event loop first."""
         self._lock = Lock()
         self._queue: list[_Submitted] = []
         self._gathering: asyncio.AbstractEventLoop | None = None
@@ -99,12 +108,13 @@ class Writer:
             if self._over is not None:
                 raise copy(self._over)
             self._queue.append(_Submitted(op, reply, loop))
-            wake = not self._busy and self._gathering not in (None, loop)
-            gather = not self._busy and self._gathering is None
+            is_full = self._enough is not None and len(self._queue) >= self._enough
+            wake = not self._busy and (is_full or self._gathering not in (None, loop))
+            gather = not self._busy and not wake and self._gathering is None
             self._busy = self._busy or wake
             if gather or wake:
                 self._gathering = loop if gather else None
-        if wake:  # Another loop gathers, which may be blocked or closed.
+        if wake:  # The batch is full, or another loop gathers, which may be blocked or closed.
             self._wake()
         elif gather:
             loop.call_soon(self._gathered)

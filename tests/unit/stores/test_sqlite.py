@@ -14,9 +14,10 @@ import apsw
 import pytest
 
 from limpet import open_store
+from limpet.clock import Clock
 from limpet.errors import NewerVersion, StoreBusy, StoreUnavailable, Tampered
 from limpet.events import AnyBody
-from limpet.stores import Store, WorkerRow
+from limpet.stores import Appended, Store, WorkerRow
 from limpet.stores.blobs import Blob
 from limpet.stores.conformance import Harness, World
 from limpet.stores.conformance.suite import completed, contract, created, started
@@ -327,9 +328,38 @@ async def test_the_schema_refuses_inconsistent_rows(tmp_path: Path) -> None:
         db.close()
 
 
+async def test_a_batch_of_many_appends_is_few_statements(tmp_path: Path) -> None:
+    """Between two statements the writer may wait for a thread that computes, while other processes cannot write."""
+    back = None
+
+    def made(clock: Clock) -> SqliteBackend:
+        nonlocal back
+        back = SqliteBackend(tmp_path / "limpet.db", clock)
+        return back
+
+    async with World(Harness(backend=made)) as world:
+        owners = [await world.own(f"r{place:03}") for place in range(203)]
+        assert back is not None
+        assert back._opened is not None
+        asked: list[str] = []
+
+        def traced(_: apsw.Cursor, statement: str, __: object) -> bool:
+            asked.append(statement)
+            return True
+
+        back._opened.writing.exec_trace = traced
+        done = await asyncio.gather(*(each.send(each.extend(started(), completed())) for each in owners))
+        assert all(isinstance(each, Appended) for each in done)
+        batches = sum(each.startswith("BEGIN") for each in asked)
+        assert batches <= 2
+        assert sum(each.startswith("UPDATE") for each in asked) <= 10 * batches  # 203 rows
+        assert sum(each.startswith("INSERT") for each in asked) <= 11 * batches  # 406 rows
+
+
 HOT = {
     "ready": 4,
     "row": 1,
+    "advance_run_64": 576,
     "events": 3,
     "read": 4,
     "read_backwards": 4,

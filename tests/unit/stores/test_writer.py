@@ -76,6 +76,37 @@ async def test_requests_during_a_commit_share_the_next_one() -> None:
     threads.close()
 
 
+async def test_a_full_batch_is_committed_while_the_loop_goes_on() -> None:
+    """Of seven operations in one iteration of the loop, the first three are committed before the iteration ends."""
+    recorder, threads = Recorder(), Threads()
+    writer = Writer(threads.lane("test"), recorder.commit, never_now, nothing, NoListeners(), enough=3)
+    coroutines = [writer.submit(op()) for _ in range(7)]
+    for each in coroutines[:3]:
+        each.send(None)  # up to its reply, without leaving this iteration
+    assert recorder.entered.acquire(timeout=60)
+    assert recorder.batches == [3]
+    for each in coroutines[3:]:
+        each.send(None)
+    recorder.go_on.release(2)
+    assert await threads.call(recorder.entered.acquire)
+    assert recorder.batches == [3, 4]
+    for each in coroutines:
+        each.close()
+    writer.close()
+    threads.close()
+
+
+async def test_without_a_full_batch_all_of_an_iteration_are_committed_together() -> None:
+    """A writer in the loop's own process gathers everything that the loop submits in one iteration."""
+    recorder, threads = Recorder(), Threads()
+    writer = Writer(threads.lane("test"), recorder.commit, never_now, nothing, NoListeners())
+    recorder.go_on.release()
+    assert await asyncio.gather(*(writer.submit(op()) for _ in range(70))) == [70] * 70
+    assert recorder.batches == [70]
+    writer.close()
+    threads.close()
+
+
 async def test_nothing_is_acknowledged_before_its_commit_returns() -> None:
     """While the commit is held, the caller waits."""
     recorder, threads = Recorder(), Threads()

@@ -207,6 +207,17 @@ class History:
             self._begin_attempt(event, body)
             return
         match body:
+            # The most frequent kinds come first: each pattern before the right one takes time.
+            case b.RunClaimed() | b.RunReleased() | b.RunWaiting():
+                pass
+            case b.RunCompleted() | b.RunCancelled() | b.CancelRequested() | b.PauseRequested():
+                pass
+            case b.RunCreated():
+                self.deadlines.append((event.seq, body.deadline))
+            case b.TurnStarted():
+                self._begin_turn(body)
+            case b.DecisionMade() | b.ArtifactStored() | b.ValueRecorded() | b.VersionChosen() | b.MessageSaid():
+                self._open(event, body).end = event.seq
             case b.RequestAnswered() | b.AgentReturned():
                 self.commands[event.seq] = body
             case b.SignalReceived():
@@ -222,10 +233,6 @@ class History:
             case b.StatePatched():
                 self._open(event, body).end = event.seq
                 self.patches.pop(body.event or 0, None)
-            case b.DecisionMade() | b.ArtifactStored() | b.ValueRecorded() | b.VersionChosen() | b.MessageSaid():
-                self._open(event, body).end = event.seq
-            case b.TurnStarted():
-                self._begin_turn(body)
             case b.RunForked():
                 self.apply_fork(body)
                 self.deadlines.append((event.seq, body.deadline))
@@ -261,12 +268,6 @@ class History:
             case b.CompensationStarted() | b.CompensationSkipped():
                 self.undoing = self.undoing or body
             case b.CompensationCompleted() | b.CompensationFailed() | b.StepProgressed():
-                pass
-            case b.RunCreated():
-                self.deadlines.append((event.seq, body.deadline))
-            case b.RunClaimed() | b.RunReleased() | b.RunWaiting():
-                pass
-            case b.RunCompleted() | b.RunCancelled() | b.CancelRequested() | b.PauseRequested():
                 pass
             case b.PatchReceived():
                 self.patches[event.seq] = body.patch

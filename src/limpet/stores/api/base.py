@@ -27,7 +27,7 @@ from limpet.stores.row_encryption import reveal_row
 from limpet.stores.rows import ReadyRun, RunRow
 from limpet.stores.threads import Executor, Threads
 from limpet.stores.watch import Watching
-from limpet.stores.writer import Writer
+from limpet.stores.writer import FULL_BATCH, Writer
 
 __all__ = ["LARGEST_PAGE", "StoreBase", "check_page"]
 
@@ -68,7 +68,8 @@ class StoreBase:
         self._recent_values = RecentValues()
         self._watching = Watching(backend, self._handover)
         lane = self._handover.lane("limpet-write")
-        self._writer = Writer(lane, self._commit, self._commit_now, backend.reopen, self._watching)
+        enough = FULL_BATCH if backend.capabilities.own_process else None
+        self._writer = Writer(lane, self._commit, self._commit_now, backend.reopen, self._watching, enough=enough)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -118,6 +118,23 @@ async def a_batch_of_many_events_is_one_append(world: World) -> None:
 
 
 @behaviour()
+async def many_runs_that_append_at_once_do_so_independently(world: World) -> None:
+    """Of 90 runs that append at once, two have missed a command: only their appends are refused, at every place."""
+    owners = [await world.own(f"r{place:02}") for place in range(90)]
+    await world.store.send_commands("r07", signalled(), actor="ann")
+    await world.store.send_commands("r89", signalled(), actor="ann")
+    for step, late in ((1, {"r07", "r89"}), (2, set[str]())):
+        done = await asyncio.gather(*(each.send(each.extend(started(step), completed(step))) for each in owners))
+        refused = [each for each, found in zip(owners, done, strict=True) if isinstance(found, Missed)]
+        assert {each.run for each in refused} == late
+        for each in refused:
+            each.head = (await each.row()).head
+    for owner in owners:
+        row = await owner.row()
+        assert (verify(await world.log(owner.run)), row.step) == (row.head, 2)
+
+
+@behaviour()
 async def an_append_to_two_runs_writes_both(world: World) -> None:
     """An append to two runs writes both."""
     one, two = await world.own("r1"), await world.own("r2")

@@ -73,7 +73,9 @@ POLL_EVERY = {True: 0.25, False: 0.05}
 class PostgresBackend(SqlReads):
     """One schema of a database, which other processes may share."""
 
-    capabilities = Capabilities(processes=True, durable=True, sees_death=CAN_SEE, transactions="beside")
+    capabilities = Capabilities(
+        processes=True, durable=True, sees_death=CAN_SEE, transactions="beside", own_process=True
+    )
 
     def __init__(self, url: str, clock: Clock | None = None, *, patience: Duration | None = None) -> None:
         self._address = Address.parse(url)

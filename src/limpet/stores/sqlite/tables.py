@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import apsw
@@ -43,6 +44,8 @@ from limpet.stores.writes import Extension
 __all__ = ["SqliteTables"]
 
 REMEMBERED = 100_000
+# Numbers of rows for which there are statements, such as `insert_64`.
+TOGETHER = (64, 16, 4)
 
 
 class SqliteTables:
@@ -123,13 +126,14 @@ class SqliteTables:
         """Extend all of them, or none."""
         before = self._db.total_changes()
         self._run("savepoint")
-        self._many("advance_run", [_advance(*each) for each in zip(numbers, extensions, strict=True)])
+        self._together("advance_run", [_advance(*each) for each in zip(numbers, extensions, strict=True)])
         all_moved = self._db.total_changes() - before == len(extensions)
         if not all_moved:
             self._run("undo")
         self._run("forget")
         if all_moved:
-            self._many("insert", [row for each in zip(numbers, extensions, strict=True) for row in _event_rows(*each)])
+            rows = [row for each in zip(numbers, extensions, strict=True) for row in _event_rows(*each)]
+            self._together("insert", rows)
             self.last = extensions[-1].events[-1]
         return all_moved
 
@@ -486,6 +490,15 @@ class SqliteTables:
             self._cursor.executemany(self._sql[name], bindings)
         except apsw.ConstraintError as error:
             raise SchemaViolation(f"{name}: {error}") from error
+
+    def _together(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Perform a statement for all of these rows, with few executions of its forms for several rows."""
+        done = 0
+        for size in TOGETHER:
+            while len(rows) - done >= size:
+                self._run(f"{name}_{size}", *chain.from_iterable(rows[done : done + size]))
+                done += size
+        self._many(name, rows[done:])
 
     def _one(self, name: str, *bindings: Any) -> Any:
         found = self._all(name, *bindings)
