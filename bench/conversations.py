@@ -16,7 +16,7 @@ import limpet
 from bench.script import noise
 from limpet.clock import SystemClock
 from limpet.ids import RandomIds
-from limpet.llm.model import Prompt
+from limpet.llm.model import Prompt, Reply, Usage
 from limpet.service.settings import Settings
 from limpet.testing import ScriptedModel
 
@@ -46,12 +46,22 @@ def _pages() -> str:
 
 
 def talker(say: Callable[[str], str] = text, **more: Any) -> limpet.Agent[str, str]:
-    """Return an agent whose model replies 1 KB; summaries are short."""
+    """Return an agent whose model replies 1 KB."""
+    return _agent(lambda asked: say(f"reply to {sha256(asked.messages[-1].text.encode()).hexdigest()}"), **more)
 
-    def says(request: Prompt) -> str:
-        if request.messages[0].text.startswith("Summarise"):
-            return "They went on talking."
-        return say(f"reply to {sha256(request.messages[-1].text.encode()).hexdigest()}")
+
+def prepared(replies: Iterable[str]) -> limpet.Agent[str, str]:
+    """Return an agent whose model has its replies ready, so that only Limpet's own work is measured."""
+    usage = Usage(input_tokens=2_000, output_tokens=300)
+    ready = iter([Reply(text=each, usage=usage, finish="stop") for each in replies])
+    return _agent(lambda _: next(ready))
+
+
+def _agent(reply: Callable[[Prompt], str | Reply], **more: Any) -> limpet.Agent[str, str]:
+    """Return an agent with a model; its summaries are short."""
+
+    def says(asked: Prompt) -> str | Reply:
+        return "They went on talking." if asked.messages[0].text.startswith("Summarise") else reply(asked)
 
     return limpet.llm_agent("bench_talker", model=ScriptedModel(says), instructions="Talk.", **more)
 

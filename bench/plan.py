@@ -123,6 +123,8 @@ def _peers(workload: str, rounds: int, name: str, *, without: tuple[str, ...] = 
 def _one(sizes: Sizes) -> Iterator[Task]:
     for on in BOTH:
         yield _limpet("one", "bare commits", on, sizes.rounds, "bare", commits=sizes.commits, batches=sizes.batches)
+        work = {"commits": sizes.commits}
+        yield _limpet("one", "bare commits between work", on, sizes.rounds, "bare_between_work", **work)
         yield _limpet("one", "Limpet's store", on, sizes.rounds, "store", callers=1, events=sizes.commits)
         for kind in KINDS:
             yield _limpet("one", f"Limpet, {kind}s", on, sizes.rounds, "one", kind=kind, steps=sizes.steps)

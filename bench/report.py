@@ -39,10 +39,12 @@ TABLES = (
         "One run",
         "One run executes {steps} steps, one after the other; Temporal's has {temporal_steps}. A first run of the same "
         "length is not measured, so that no system measures a file that still grows. The bare loop inserts a "
-        "row of 1 KB and commits it: no durable step can be faster. Limpet's store appends one event at a time, "
-        "without the engine. A read's result is durable before the next step starts; an effect's intent is durable "
-        "before it is called, too. Of the peers, only Temporal records an intent. The time is that of the whole run, "
-        "divided by its steps. CPU is that of the process that runs the steps, without the database server.",
+        "row of 1 KB and commits it: no durable step can be faster. Between work, its process computes for 0.2 ms "
+        "before each commit, about as long as between two steps; the time is that of the commit alone. Limpet's store "
+        "appends one event at a time, without the engine. A read's result is durable before the next step starts; an "
+        "effect's intent is durable before it is called, too. Of the peers, only Temporal records an intent. The time "
+        "is that of the whole run, divided by its steps. CPU is that of the process that runs the steps, without the "
+        "database server.",
         [
             Column("µs a step", "step"),
             Column("× a bare commit", "step", of=("bare commits", "step")),

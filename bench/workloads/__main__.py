@@ -5,6 +5,7 @@ from bench.workloads import agents, bulk, cold, engines, long_runs, mcp_calls, s
 
 MEASURES = (
     steps.bare,
+    steps.bare_between_work,
     store.store,
     steps.one,
     steps.many,

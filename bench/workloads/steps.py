@@ -4,29 +4,54 @@ import asyncio
 import json
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import limpet
-from bench.script import LONGEST, Stopwatch, path_of, wait_for
+from bench.script import LONGEST, Stopwatch, noise, path_of, wait_for
 from bench.workloads.agents import AGENTS, ALL, reads, slow
 from bench.workloads.cpu import CpuParts
+from limpet.stores.baseline import Baseline
 from limpet.stores.sqlite.baseline import bare as bare_sqlite
 
-__all__ = ["bare", "many", "one", "stand_by", "work", "workers"]
+# Seconds of computing before a commit of the bare loop, about as long as between two steps.
+WORK = 0.0002
+
+__all__ = ["bare", "bare_between_work", "many", "one", "stand_by", "work", "workers"]
 
 
 def bare(url: str, commits: int, batches: int) -> dict[str, float]:
     """Measure the limit: an insert of 1 KB and its commit, and batches of 200 rows in a commit."""
-    if url.startswith("sqlite"):
-        ground = bare_sqlite(Path(path_of(url)))
-    else:
-        from limpet.stores.postgres import baseline  # noqa: PLC0415 - needs an extra
-
-        ground = baseline.bare(baseline.in_schema(url, "bare"))
-    with ground as loop:
+    with _bare(url) as loop:
         loop.per_commit(0, commits // 10)
         step = loop.per_commit(commits, commits)
         return {"step": step, "steps": loop.rows_per_second(0, batches)}
+
+
+def bare_between_work(url: str, commits: int) -> dict[str, float]:
+    """Measure the same commit when its process computes for 0.2 ms before each one, as between two steps.
+
+    Only the commits count. What they find slower then (caches, a sleeping disk) is the machine's part of a step.
+    """
+    with _bare(url) as loop:
+        loop.per_commit(0, commits)
+        taken = 0.0
+        for seq in range(commits, 2 * commits):
+            work = Stopwatch()
+            while work.seconds < WORK:
+                noise(str(seq), 64)
+            commit = Stopwatch()
+            loop.single(seq)
+            taken += commit.seconds
+        return {"step": taken / commits * 1e6}
+
+
+def _bare(url: str) -> AbstractContextManager[Baseline]:
+    if url.startswith("sqlite"):
+        return bare_sqlite(Path(path_of(url)))
+    from limpet.stores.postgres import baseline  # noqa: PLC0415 - needs an extra
+
+    return baseline.bare(baseline.in_schema(url, "bare"))
 
 
 async def one(url: str, kind: str, steps: int) -> dict[str, float]:

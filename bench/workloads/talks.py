@@ -1,7 +1,7 @@
 """Conversations with an LLM agent: bytes on disk, and the time and CPU of a turn, also after many messages."""
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import limpet
@@ -28,7 +28,7 @@ async def conversation(url: str, turns: int, prose: bool = False) -> dict[str, f
     empty = conversations.size(file)
     async with limpet.open(url, agents=[agent]) as app:
         watch = Stopwatch()
-        await _talk(app, agent, turns, say=say)
+        await _talk(app, agent, [say(f"message {n}") for n in range(turns)])
         figures = {"turn": watch.seconds / turns * 1e3, "cpu": watch.cpu / turns * 1e3}
     return figures | {"bytes": conversations.size(file) - empty}
 
@@ -39,13 +39,14 @@ async def turns_at(url: str, messages: int, turns: int) -> dict[str, float]:
     A summary replaces those that do not fit into the window, as if the agent had held the conversation. Otherwise it
     would summarise them first, as many as fit in each turn: 5,000 messages in 21 turns.
     """
-    agent = conversations.talker()
+    said = [conversations.text(f"message {n}") for n in range(2 + turns)]
+    agent = conversations.prepared(conversations.text(f"reply {n}") for n in range(len(said)))
     await fill(url, messages)
     async with limpet.open(url, agents=[agent]) as app:
         await app.compact("c", "They talked.", keep=KEPT)
-        await _talk(app, agent, 2)  # Warm up: reads the history once.
+        await _talk(app, agent, said[:2])  # Warm up: reads the history once.
         watch = Stopwatch()
-        await _talk(app, agent, turns, since=2)
+        await _talk(app, agent, said[2:])
         return {"turn": watch.seconds / turns * 1e3, "cpu": watch.cpu / turns * 1e3}
 
 
@@ -77,14 +78,6 @@ async def fill(url: str, messages: int) -> None:
             await talk.append(*added, blobs=[blob for _, _, blobs in packed for blob in blobs])
 
 
-async def _talk(
-    app: limpet.App,
-    agent: limpet.Agent[str, str],
-    turns: int,
-    *,
-    since: int = 0,
-    say: Callable[[str], str] = conversations.text,
-) -> None:
-    for number in range(since, since + turns):
-        handle = await app.start(agent, say(f"message {number}"), conversation="c", session="s")
-        await handle.result()
+async def _talk(app: limpet.App, agent: limpet.Agent[str, str], said: Sequence[str]) -> None:
+    for each in said:
+        await (await app.start(agent, each, conversation="c", session="s")).result()
