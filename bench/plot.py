@@ -37,7 +37,7 @@ PANELS = (
     Panel("Many runs at once: steps per second", "more is better", "many", "steps", logarithmic=False),
 )
 # Without the engine, bars would be so long that all others were short; the tables have them.
-LEFT_OUT = ("bare batches", "Limpet's store")
+LEFT_OUT = ("bare batches", "bare commits between work", "Limpet's store")
 
 
 def plot(results: Results) -> str:

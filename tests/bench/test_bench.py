@@ -12,7 +12,7 @@ import pytest
 import limpet
 from bench.aims import AIMS, Aim, Verdict, verdicts
 from bench.plan import FULL, QUICK, plan
-from bench.plot import plot
+from bench.plot import LEFT_OUT, plot
 from bench.processes import LIMPET, PEERS, Failed, Program, figures_in, takeover
 from bench.report import TABLES, _closer, markdown, page
 from bench.results import Results, Row
@@ -188,7 +188,7 @@ def test_the_plot_has_a_bar_for_each_system() -> None:
     drawn = ET.fromstring(plot(found))
     bars = [each for each in drawn.iter() if each.tag.endswith("rect")]
     shown = [row for row in found.figures if row.workload in ("one", "many")]
-    left_out = [row for row in shown if row.who in ("bare batches", "Limpet's store")]
+    left_out = [row for row in shown if row.who in LEFT_OUT]
     assert len(bars) == 1 + len(shown) - len(left_out)
     assert any("2 cores < 3" in (each.text or "") for each in drawn.iter())
 
