@@ -555,11 +555,12 @@ class _Loop:
         """Return whether the messages exceed `above` tokens and may be summarised now, not while an answer is being
         continued.
         """
-        if not said or said[-1].message.text == CUT_OFF:
+        sizes = [each.message.size for each in said]
+        if not said or sum(sizes) <= above or said[-1].message.text == CUT_OFF:
             return False
         own = (place for place, each in enumerate(said) if each.message.role == "assistant" and each.run == self._x.run)
         has_failed = NOT_SUMMARISED in self._x.state.working.freeze().risk_flags
-        return has_outgrown([each.message.size for each in said], above, max(own, default=0) if has_failed else None)
+        return has_outgrown(sizes, above, max(own, default=0) if has_failed else None)
 
     async def _summary(self, context: Context, old: Sequence[StoredMessage]) -> str:
         """Return the model's summary of the older messages, or "" (and set a risk flag) if the call fails."""
@@ -592,8 +593,8 @@ def _model_tool(name: str) -> Tool[..., Any, Any]:
 
 def _count_repairs(said: Sequence[StoredMessage]) -> int:
     """Return how often the model's answer was sent back since the last message of a user."""
-    texts = [each.message.text for each in reversed(said) if each.message.role == "user"]
-    users = [text for text in texts if text != CUT_OFF]
+    texts = (each.message.text for each in reversed(said) if each.message.role == "user")
+    users = (text for text in texts if text != CUT_OFF)
     return sum(1 for _ in takewhile(lambda text: text.startswith(MISFIT), users))
 
 

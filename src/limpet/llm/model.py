@@ -5,6 +5,7 @@ A model knows nothing about runs. The step that calls it records, counts and ret
 
 from collections.abc import Callable, Iterable
 from functools import cached_property
+from hashlib import sha256
 from operator import attrgetter
 from typing import Any, Literal, Protocol
 
@@ -80,6 +81,11 @@ class PromptMessage(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=
         """Approximate number of tokens that it can be cut to."""
         bare = self.without_text().size if self.calls else self.size - self._text_size
         return bare + min(self._text_size, LEAST)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of the message as JSON."""
+        return sha256(encode(self)).digest()
 
     @cached_property
     def _text_size(self) -> int:

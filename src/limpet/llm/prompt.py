@@ -283,8 +283,9 @@ def summary_line(said: StoredMessage) -> str:
 
 
 def digest_of(request: Prompt) -> str:
-    """Return the digest of an exact prompt."""
-    return sha256(encode(request)).hexdigest()
+    """Return the digest of an exact prompt, from those of its messages: most of them were in earlier prompts, too."""
+    rest = sha256(encode(msgspec.structs.replace(request, messages=()))).digest()
+    return sha256(rest + b"".join(each.digest for each in request.messages)).hexdigest()
 
 
 def plain(value: Frame | Prompt) -> Any:
