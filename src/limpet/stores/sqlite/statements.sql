@@ -118,7 +118,8 @@ FROM
 -- name: as_head
 AS head
 WHERE s.number = head.column1 AND s.seq = head.column2 AND s.hash = head.column3 AND s.fence = head.column4
-AND s.worker IS NOT NULL
+AND +s.worker IS NOT NULL  -- The plus keeps it from reading all runs with a worker by their index.
+RETURNING number
 
 -- name: new_heads_4
 {new_head}, {new_head}, {new_head}, {new_head}

@@ -114,28 +114,36 @@ class SqliteTables:
         return number
 
     def extend(self, extensions: Sequence[Extension], *, final: bool = False) -> list[int | None]:  # noqa: ARG002
-        """Move each head by compare-and-set and insert its events; all in one statement if none is refused."""
-        numbers = [self._numbers.get(each.run) for each in extensions]
-        if len(extensions) > 1 and None not in numbers and all(each.fence is not None for each in extensions):
-            known = [number for number in numbers if number is not None]
-            if self._extended_together(known, extensions):
-                return numbers
-        return [self._extended(each) for each in extensions]
+        """Move each head by compare-and-set and insert its events, with few statements if there are many."""
+        if len(extensions) == 1:
+            return [self._extended(extensions[0])]
+        numbered = [(number, each) for each in extensions if (number := self._numbers.get(each.run)) is not None]
+        known = [(number, each) for number, each in numbered if each.fence is not None]
+        moved = self._advanced_together(known)
+        self._inserted_together([row for each in known if each[0] in moved for row in _event_rows(*each)])
+        done: dict[str, int | None] = {each.run: number for number, each in known if number in moved}
+        for each in extensions:
+            if each.run in done:
+                self.last = each.events[-1]
+            else:
+                done[each.run] = self._extended(each)
+        return [done[each.run] for each in extensions]
 
-    def _extended_together(self, numbers: Sequence[int], extensions: Sequence[Extension]) -> bool:
-        """Extend all of them, or none."""
-        before = self._db.total_changes()
-        self._run("savepoint")
-        self._together("advance_run", [_advance(*each) for each in zip(numbers, extensions, strict=True)])
-        all_moved = self._db.total_changes() - before == len(extensions)
-        if not all_moved:
-            self._run("undo")
-        self._run("forget")
-        if all_moved:
-            rows = [row for each in zip(numbers, extensions, strict=True) for row in _event_rows(*each)]
-            self._together("insert", rows)
-            self.last = extensions[-1].events[-1]
-        return all_moved
+    def _advanced_together(self, wanted: Sequence[tuple[int, Extension]]) -> set[int]:
+        """Move the heads of streams by compare-and-set; return the numbers of those that were moved."""
+        moved: set[int] = set()
+        for start, size in _spans(len(wanted)):
+            part = wanted[start : start + size]
+            if size > 1:
+                heads = chain.from_iterable(_advance(*each) for each in part)
+                moved.update(number for (number,) in self._all(f"advance_run_{size}", *heads))
+            elif self._advanced(*part[0]):
+                moved.add(part[0][0])
+        return moved
+
+    def _inserted_together(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        for start, size in _spans(len(rows)):
+            self._run(f"insert_{size}" if size > 1 else "insert", *chain.from_iterable(rows[start : start + size]))
 
     def _extended(self, wanted: Extension) -> int | None:
         number = self._numbers.get(wanted.run)
@@ -491,15 +499,6 @@ class SqliteTables:
         except apsw.ConstraintError as error:
             raise SchemaViolation(f"{name}: {error}") from error
 
-    def _together(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Perform a statement for all of these rows, with few executions of its forms for several rows."""
-        done = 0
-        for size in TOGETHER:
-            while len(rows) - done >= size:
-                self._run(f"{name}_{size}", *chain.from_iterable(rows[done : done + size]))
-                done += size
-        self._many(name, rows[done:])
-
     def _one(self, name: str, *bindings: Any) -> Any:
         found = self._all(name, *bindings)
         return found[0] if found else None
@@ -544,6 +543,15 @@ def _only_their_own(
     named = ((first, second)[_WRITES.get(action, 0)] or "").lower()
     forbidden = action in _ENDS or (action in _WRITES and named.startswith("limpet_"))
     return apsw.SQLITE_DENY if forbidden else apsw.SQLITE_OK
+
+
+def _spans(count: int) -> Iterator[tuple[int, int]]:
+    """Divide rows among the statements for several rows: yield the start and the size of each part."""
+    done = 0
+    for size in (*TOGETHER, 1):
+        while count - done >= size:
+            yield done, size
+            done += size
 
 
 def _event_rows(number: int, wanted: Extension) -> list[tuple[Any, ...]]:
