@@ -52,9 +52,9 @@ __all__ = [
     "text_of",
 ]
 
-# Seconds to wait for completions before giving up.
 # Bits of a token.
 BITS = 256
+# Seconds to wait for completions before giving up.
 PATIENCE = 1.0
 MOST = 100
 

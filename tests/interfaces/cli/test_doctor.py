@@ -99,7 +99,7 @@ async def test_doctor_reports_a_clock_difference(url: str) -> None:
         await store.create("r1", CREATED, actor="test")
     code, worst = run_doctor("--url", url)
     assert (code, worst["clock"]["level"]) == (1, "bad")
-    assert "the newest event is 3600 s ahead of this machine's clock" in worst["clock"]["message"]
+    assert re.search(r"the newest event is 3[56]\d\d s ahead of this machine's clock", worst["clock"]["message"])
     assert "NTP" in worst["clock"]["hint"]
 
 
