@@ -14,10 +14,10 @@ from bench.workloads.cpu import CpuParts
 from limpet.stores.baseline import Baseline
 from limpet.stores.sqlite.baseline import bare as bare_sqlite
 
+__all__ = ["bare", "bare_between_work", "many", "one", "stand_by", "work", "workers"]
+
 # Seconds of computing before a commit of the bare loop, about as long as between two steps.
 WORK = 0.0002
-
-__all__ = ["bare", "bare_between_work", "many", "one", "stand_by", "work", "workers"]
 
 
 def bare(url: str, commits: int, batches: int) -> dict[str, float]:

@@ -117,8 +117,11 @@ class SqliteTables:
         """Move each head by compare-and-set and insert its events, with few statements if there are many."""
         if len(extensions) == 1:
             return [self._extended(extensions[0])]
-        numbered = [(number, each) for each in extensions if (number := self._numbers.get(each.run)) is not None]
-        known = [(number, each) for number, each in numbered if each.fence is not None]
+        known = [
+            (number, each)
+            for each in extensions
+            if each.fence is not None and (number := self._numbers.get(each.run)) is not None
+        ]
         moved = self._advanced_together(known)
         self._inserted_together([row for each in known if each[0] in moved for row in _event_rows(*each)])
         done: dict[str, int | None] = {each.run: number for number, each in known if number in moved}
