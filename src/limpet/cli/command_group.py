@@ -6,11 +6,11 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import typer
+from msgspec import Struct
 from typer.core import TyperGroup
 
 from limpet.cli.contents import read_contents
@@ -90,8 +90,7 @@ DEBUG = "LIMPET_DEBUG"
 UsageError: Any = typer.BadParameter.__mro__[1]
 
 
-@dataclass(frozen=True)
-class ErrorFormat:
+class ErrorFormat(Struct, frozen=True):
     """How errors are printed."""
 
     json: bool = False

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import typer
+from msgspec import Struct
 
 from limpet.redaction import hide_secrets, hide_secrets_in
 from limpet.service.json_values import as_json
@@ -138,8 +138,7 @@ Row = Mapping[str, str]
 GAP = 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class TableLayout:
+class TableLayout(Struct, frozen=True, kw_only=True):
     """How a table is fitted into a narrow terminal."""
 
     narrow: Mapping[str, int]

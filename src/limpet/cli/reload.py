@@ -5,10 +5,10 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import typer
+from msgspec import Struct
 
 from limpet.cli.dev_dashboard import DevDashboard
 from limpet.cli.output import clean
@@ -24,8 +24,7 @@ FOREIGN = ("__pycache__", "node_modules", "site-packages")
 Stamps = dict[Path, tuple[int, int]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Target:
+class Target(Struct, frozen=True, kw_only=True):
     """The code to serve, and the folder to watch."""
 
     name: str
@@ -33,8 +32,7 @@ class Target:
     folder: Path
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReloadOptions:
+class ReloadOptions(Struct, frozen=True, kw_only=True):
     """Options of the worker process."""
 
     target: Target

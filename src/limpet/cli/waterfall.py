@@ -1,9 +1,10 @@
 """A waterfall chart of steps and waits, scaled to the width of the terminal."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
 
 from limpet.cli.output import STYLES, about, clean
 from limpet.service.steps import StepInfo, describe_failure
@@ -36,8 +37,7 @@ class Ink(NamedTuple):
 BLOCKS, LETTERS = Ink("█", "▒", "?", "·", "…"), Ink("#", "x", "?", ".", "~")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """A row of the chart: a step, or a wait of the whole run."""
 
     number: str
@@ -48,8 +48,7 @@ class Row:
     below: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scale:
+class Scale(Struct, frozen=True, kw_only=True):
     """Mapping from times to columns."""
 
     start: datetime

@@ -5,10 +5,10 @@ show their full length. A long input keeps its beginning and its end, and reason
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import msgspec
+from msgspec import Struct
 
 from limpet.events import Fact, Failure, Limits, Payload, Spent
 from limpet.events import bodies as b
@@ -29,8 +29,7 @@ BEYOND = 20_000
 ENDS = 2 * LONG + BEYOND
 
 
-@dataclass(frozen=True, kw_only=True)
-class BriefStep:
+class BriefStep(Struct, frozen=True, kw_only=True):
     """A step that the agent ran."""
 
     number: int
@@ -47,8 +46,7 @@ class BriefStep:
     """The error, shortened."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Chosen:
+class Chosen(Struct, frozen=True, kw_only=True):
     """A decision that the agent recorded."""
 
     question: str
@@ -61,8 +59,7 @@ class Chosen:
     """Confidence of the agent, from 0 to 1."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class BriefFact:
+class BriefFact(Struct, frozen=True, kw_only=True):
     """A fact that the agent knew, and how old it is."""
 
     key: str
@@ -96,8 +93,7 @@ class BriefFact:
         return ", ".join(parts)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choice:
+class Choice(Struct, frozen=True, kw_only=True):
     """One possible answer to a request, and its effect."""
 
     answer: str
@@ -106,8 +102,7 @@ class Choice:
     """The consequence of that answer."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Brief:
+class Brief(Struct, frozen=True, kw_only=True):
     """The facts that a person needs to decide a request."""
 
     agent: str
@@ -138,9 +133,9 @@ class Brief:
     """Facts that the decision rests on: those that the tool relies on first, then the newest."""
     flags: tuple[str, ...] = ()
     """Risk flags."""
-    spent: Mapping[str, float] = field(default_factory=dict)
+    spent: Mapping[str, float] = {}
     """Usage, such as tokens and cost."""
-    budget: Mapping[str, float] = field(default_factory=dict)
+    budget: Mapping[str, float] = {}
     """Limits of the run."""
 
 

@@ -5,9 +5,9 @@ import getpass
 import json
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 from rich.console import Console
 
 import limpet
@@ -29,8 +29,7 @@ ACTIONS = tuple(item for item in PLAN if item not in FACTS)
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DemoOptions:
+class DemoOptions(Struct, frozen=True, kw_only=True):
     """Options of the demo."""
 
     folder: Path = DEFAULT

@@ -6,9 +6,10 @@ themselves stay in the log.
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
+
+from msgspec import Struct
 
 from limpet.errors import NotFound
 from limpet.events import AnyBody, Event, Head, Payload, Sealed, seal_all
@@ -110,8 +111,7 @@ class ConversationWriter:
                     self.hear(done.events)
 
 
-@dataclass
-class OutgoingMessages:
+class OutgoingMessages(Struct):
     """Messages of a run on their way into a conversation. The same leg is sent again until others write first."""
 
     talk: ConversationWriter

@@ -7,12 +7,13 @@ reference.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from limpet.context.window import has_outgrown, ranges_of, tokens
 from limpet.engine.definitions.agents import Agent
@@ -101,8 +102,7 @@ async def ask_model(run: Run[Any], request: Prompt, ask: Ask) -> Reply:  # noqa:
     return await ask(request)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LLM:
+class LLM(Struct, frozen=True, kw_only=True):
     """The parts of an LLM agent."""
 
     name: str
@@ -115,7 +115,7 @@ class LLM:
     output: TypeCodec
     max_turns: int
     compact: Compaction = field(default_factory=Compaction)
-    prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    prices: Mapping[str, tuple[float, float]] = {}
     """Price of a million input and output tokens, by model name."""
     choose: Choose = ask_model
     normalise: Normalise = unchanged_result

@@ -6,9 +6,10 @@ still the same if the store has that event with the same hash. After a summary, 
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
+
+from msgspec import Struct
 
 from limpet.context.window import BYTES, EACH, tokens_of
 from limpet.engine.run.conversation import text_of
@@ -28,8 +29,7 @@ NOWHERE = Head(0, b"", 0)
 MOST_BYTES = 32_000_000
 
 
-@dataclass(slots=True)
-class ReadEntry:
+class ReadEntry(Struct):
     """A message or a summary with its content."""
 
     entry: Entry | Summary

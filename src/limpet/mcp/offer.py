@@ -4,13 +4,14 @@ A server has Limpet's own tables; tests add entries of their own.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import mcp_types as t
 from mcp.server.context import ServerRequestContext
 from mcp.shared.subscriptions import ServerEvent
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from msgspec import Struct
+from msgspec.structs import replace
 
 from limpet.engine.execution.principal import Principal
 from limpet.service.access import may
@@ -27,8 +28,7 @@ ToolReply = t.CallToolResult | t.InputRequiredResult | dict[str, Any]
 """Reply to a call of a tool; a dict for a reply of an extension."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class McpCall:
+class McpCall(Struct, frozen=True, kw_only=True):
     """A request, its caller, and the app of the caller's tenant."""
 
     context: ServerRequestContext[Any]
@@ -74,8 +74,7 @@ class McpCall:
         return self.is_modern and known is not None and TASKS in (known.extensions or {})
 
 
-@dataclass(frozen=True, kw_only=True)
-class ToolOffer:
+class ToolOffer(Struct, frozen=True, kw_only=True):
     """A tool: how clients see it, who may use it, and what it does."""
 
     name: str
@@ -88,8 +87,7 @@ class ToolOffer:
     """Whether `tools/list` has it. A tool that is not listed can still be called."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResourceOffer:
+class ResourceOffer(Struct, frozen=True, kw_only=True):
     """A kind of resource: one URI, or a template of URIs."""
 
     template: str
@@ -108,8 +106,7 @@ class ResourceOffer:
         return "{" in self.template
 
 
-@dataclass(frozen=True, kw_only=True)
-class PromptOffer:
+class PromptOffer(Struct, frozen=True, kw_only=True):
     """A prompt: how clients see it, who may use it, and its messages."""
 
     shown: t.Prompt
@@ -118,11 +115,10 @@ class PromptOffer:
     may_use: Callable[[Principal], bool] = lambda _: True
 
 
-@dataclass(frozen=True, kw_only=True)
-class Offer:
+class Offer(Struct, frozen=True, kw_only=True):
     """Further entries of a server's tables."""
 
     tools: Sequence[ToolOffer] = ()
     resources: Sequence[ResourceOffer] = ()
     prompts: Sequence[PromptOffer] = ()
-    instructions: str = field(default="")
+    instructions: str = ""

@@ -5,10 +5,10 @@ announces a change of it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
 import mcp_types as t
+from msgspec import Struct
 
 from limpet.errors import InvalidArgument, NotFound
 from limpet.mcp.offer import McpCall, ResourceOffer
@@ -47,8 +47,7 @@ class StateResource(TypedDict):
     """Ids of the artifacts."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResourceKind:
+class ResourceKind(Struct, frozen=True, kw_only=True):
     """A kind of resource, which an operation reads."""
 
     template: str
@@ -57,9 +56,9 @@ class ResourceKind:
     """Operation whose permission applies, and which returns the content unless `reader` does."""
     description: str = ""
     """Default: that of the operation."""
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, str] = {}
     """Parameters of the operation by variable, where the names differ."""
-    fixed: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = {}
     """Further arguments of the operation."""
     reader: Reader | None = None
     watches: str | Callable[[McpCall, Values], Awaitable[str]] = "run:{run}"

@@ -6,7 +6,6 @@ behind the guard of the HTTP server, and serves authenticated callers.
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -15,6 +14,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.server.stdio import stdio_server
+from msgspec.structs import replace
 from starlette.types import ASGIApp
 
 from limpet.engine.execution.principal import Principal

@@ -8,7 +8,6 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import mcp_types as t
@@ -21,6 +20,7 @@ from mcp.shared.subscriptions import (
     event_matches,
     event_to_notification,
 )
+from msgspec.structs import replace
 
 from limpet.errors import AuthUnavailable, LimpetError, TooManyRequests
 from limpet.mcp.offer import TASKS, McpCall

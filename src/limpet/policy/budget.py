@@ -1,8 +1,9 @@
 """Decide whether a run can afford its next step."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from limpet.events import Limits, Spent
 
@@ -12,15 +13,13 @@ PRESSURE = 0.8
 Number = TypeVar("Number", int, float)
 
 
-@dataclass(frozen=True)
-class Fits:
+class Fits(Struct, frozen=True):
     """The step is within the budget; `pressure` names the limits that are used to 80 % or more."""
 
     pressure: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Exhausted:
+class Exhausted(Struct, frozen=True):
     """The step would exceed this limit."""
 
     limit: str

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from limpet.clock import Duration, microseconds
 from limpet.errors import InvalidArgument
 from limpet.state.run import ENDED, Status
@@ -10,15 +12,13 @@ from limpet.state.run import ENDED, Status
 __all__ = ["Drop", "Keep", "KeepRule", "decide_run", "snapshots_to_drop", "snapshots_to_thin"]
 
 
-@dataclass(frozen=True)
-class Keep:
+class Keep(Struct, frozen=True):
     """Keep the run, for this reason."""
 
     reason: str
 
 
-@dataclass(frozen=True)
-class Drop:
+class Drop(Struct, frozen=True):
     """The run may be deleted."""
 
 

@@ -3,6 +3,8 @@
 from dataclasses import KW_ONLY, dataclass
 from math import inf
 
+from msgspec import Struct
+
 from limpet.arguments import defining
 from limpet.clock import Duration, microseconds
 from limpet.errors import DefinitionError
@@ -41,8 +43,7 @@ def as_retry(retry: Retry | int | None) -> Retry | None:
     return Retry(retry) if isinstance(retry, int) else retry
 
 
-@dataclass(frozen=True, kw_only=True)
-class Attempt:
+class Attempt(Struct, frozen=True, kw_only=True):
     """A failed attempt."""
 
     number: int
@@ -54,15 +55,13 @@ class Attempt:
     """Delay that the server asked for, in microseconds."""
 
 
-@dataclass(frozen=True)
-class Again:
+class Again(Struct, frozen=True):
     """Retry after this many microseconds."""
 
     after: int
 
 
-@dataclass(frozen=True)
-class GiveUp:
+class GiveUp(Struct, frozen=True):
     """The step has failed."""
 
     reason: str

@@ -1,7 +1,8 @@
 """Decide whether a step needs approval before it starts."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from limpet.arguments import defining
 from limpet.clock import Duration, microseconds
@@ -40,15 +41,13 @@ class Approvals:
             raise DefinitionError(what="Approvals", reason="escalate= needs expires=")
 
 
-@dataclass(frozen=True)
-class Free:
+class Free(Struct, frozen=True):
     """The step may start; `grant` is the approval that it uses, if it needs one."""
 
     grant: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class AskPerson:
+class AskPerson(Struct, frozen=True, kw_only=True):
     """The step may not start before one of these people approves it."""
 
     to: tuple[str, ...]

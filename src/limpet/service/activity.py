@@ -2,9 +2,10 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from math import ceil
+
+from msgspec import Struct
 
 from limpet.service.batch_agent import OWN
 from limpet.service.resolve import each_run
@@ -22,8 +23,7 @@ REQUESTS = 1000
 SECOND = 1_000_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class ActivityPeriod:
+class ActivityPeriod(Struct, frozen=True, kw_only=True):
     """Runs of a period."""
 
     start: datetime
@@ -38,8 +38,7 @@ class ActivityPeriod:
     """Since when the oldest request that was opened in the period, and is still open, waits."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AgentActivity:
+class AgentActivity(Struct, frozen=True, kw_only=True):
     """Runs of one agent."""
 
     agent: str
@@ -68,8 +67,7 @@ class AgentActivity:
     """Cost of all of them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Activity:
+class Activity(Struct, frozen=True, kw_only=True):
     """How the newest runs went."""
 
     runs: int

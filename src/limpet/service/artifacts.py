@@ -1,9 +1,8 @@
 """Contents of artifacts: as a whole, or piece by piece for clients that cannot receive a file."""
 
 from base64 import b64encode
-from dataclasses import dataclass
 
-from msgspec import UnsetType
+from msgspec import Struct, UnsetType
 
 from limpet.errors import NotFound
 from limpet.events import Payload
@@ -15,8 +14,7 @@ from limpet.stores import Store
 __all__ = ["ArtifactPiece", "content_of", "find_artifact", "piece_of"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ArtifactPiece:
+class ArtifactPiece(Struct, frozen=True, kw_only=True):
     """A piece of an artifact."""
 
     artifact_id: str

@@ -8,12 +8,12 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from msgspec import Struct
 
 from limpet.engine.execution.principal import Principal
 from limpet.errors import InvalidArgument, InvalidBundle, NotFound, StoreBusy
@@ -42,8 +42,7 @@ LOGS = RunFilter(type="audit")
 STRANGER = Principal(name="")
 
 
-@dataclass(frozen=True, kw_only=True)
-class AuditEvent:
+class AuditEvent(Struct, frozen=True, kw_only=True):
     """Something to record. It has no payloads and no secrets."""
 
     action: str
@@ -60,8 +59,7 @@ class AuditEvent:
     """Number of equal events that this one stands for."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AuditInfo:
+class AuditInfo(Struct, frozen=True, kw_only=True):
     """An event of the audit log."""
 
     log: str

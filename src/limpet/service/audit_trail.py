@@ -8,7 +8,8 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from limpet.clock import SECOND, Clock
 from limpet.engine.execution.principal import Principal

@@ -3,9 +3,10 @@
 import asyncio
 import statistics
 from collections.abc import Awaitable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+from msgspec import Struct
 
 from limpet.clock import SystemClock
 from limpet.engine.definitions.agents import Agent
@@ -24,8 +25,7 @@ COMMITS, BATCHES, ROUNDS = 500, 30, 3
 TARGETS = {"read": (2.2, 7_500), "effect": (3, 5_500)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class BenchLoad:
+class BenchLoad(Struct, frozen=True, kw_only=True):
     """Size of the benchmark."""
 
     steps: int = 300
@@ -36,8 +36,7 @@ class BenchLoad:
     """Number of steps of each concurrent run."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measurement:
+class Measurement(Struct, frozen=True, kw_only=True):
     """One result, and its ratio to the bare loop."""
 
     what: str

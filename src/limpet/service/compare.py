@@ -1,12 +1,12 @@
 """Compare two runs: the first decision, call or answer that differs, then the rest, aligned."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from limpet.events import AnyBody, Event, Payload
 from limpet.events import bodies as b
@@ -26,8 +26,7 @@ MOST = 2_000
 NONE = "—"
 
 
-@dataclass(frozen=True, kw_only=True)
-class DivergenceInfo:
+class DivergenceInfo(Struct, frozen=True, kw_only=True):
     """The first thing that differs between two runs."""
 
     seq: int
@@ -38,16 +37,14 @@ class DivergenceInfo:
     """Text of what the other run did instead."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison(Diff):
+class Comparison(Diff, frozen=True, kw_only=True):
     """Where two runs diverge, and how their acts, states, usage and outcomes differ."""
 
     divergence: DivergenceInfo | None = None
     """The first difference."""
 
 
-@dataclass(frozen=True)
-class _Act:
+class _Act(Struct, frozen=True):
     """Something that a run did, or that happened to it: a call, a reply, a decision, an answer."""
 
     part: str

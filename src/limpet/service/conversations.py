@@ -1,10 +1,9 @@
 """Conversations: add a message, read the messages, list conversations and sessions."""
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from limpet.engine.execution.principal import Sender
 from limpet.engine.run.compaction import (
@@ -40,16 +39,14 @@ LARGEST = 1 << 62
 __all__ = ["CompactionInfo", "ConversationInfo", "Conversations", "Delivery", "SessionInfo", "last_message_at"]
 
 
-@dataclass(frozen=True)
-class Delivery:
+class Delivery(Struct, frozen=True):
     """The delivery of a message to a conversation."""
 
     run: str | None
     """Run that receives it; None if it waits for the next run."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConversationInfo:
+class ConversationInfo(Struct, frozen=True, kw_only=True):
     """Summary of a conversation, for lists."""
 
     id: str
@@ -66,8 +63,7 @@ class ConversationInfo:
     """The conversation that this one was forked from."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SessionInfo:
+class SessionInfo(Struct, frozen=True, kw_only=True):
     """Summary of a session, for lists."""
 
     id: str
@@ -80,8 +76,7 @@ class SessionInfo:
     """Time of the last event."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CompactionInfo:
+class CompactionInfo(Struct, frozen=True, kw_only=True):
     """A summary that replaces messages of a conversation."""
 
     conversation: str

@@ -1,8 +1,10 @@
 """Differences between two points of a run: what happened, step by step with its causes, and how the state changed."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from limpet.events import AnyBody, Event, Payload
 from limpet.events import bodies as b
@@ -23,8 +25,7 @@ MOST = 1000
 WINDOW = 64
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChangeInfo:
+class ChangeInfo(Struct, frozen=True, kw_only=True):
     """One change, as data and as text."""
 
     part: str
@@ -41,8 +42,7 @@ class ChangeInfo:
     """The change for people."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Diff:
+class Diff(Struct, frozen=True, kw_only=True):
     """The differences between two points of a run."""
 
     changes: tuple[ChangeInfo, ...]

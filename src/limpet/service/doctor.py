@@ -5,8 +5,9 @@ Each finding names what was checked, how severe it is, and what to do.
 
 import shutil
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from limpet.clock import SECOND, Clock
 from limpet.engine.definitions.agents import Agent
@@ -39,8 +40,7 @@ FULL = "Run `limpet workers` to see whether workers are full. Start another, or 
 SERVE = "Start a worker that serves it: `limpet worker MODULE:ATTRIBUTE`."
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckOptions:
+class CheckOptions(Struct, frozen=True, kw_only=True):
     """Options of the checks."""
 
     last: int = 100

@@ -6,9 +6,11 @@ started has one, too. A run that fails because of a step has no further record: 
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from limpet.engine.approvals.approvals import AFTER_EXPIRY, AFTER_REFUSAL, rejection
 from limpet.engine.approvals.refusals import Refusal, refusal_in
@@ -54,8 +56,7 @@ _CONTINUED = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ErrorInfo:
+class ErrorInfo(Struct, frozen=True, kw_only=True):
     """A failure: of an attempt of a step, of a run, or of a compensation."""
 
     run: str

@@ -1,9 +1,10 @@
 """The family of a run: the runs it came from, and those that came from it, as forks or by calls and handoffs."""
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, cast
+
+from msgspec import Struct
 
 from limpet.engine.execution.views import Status
 from limpet.errors import NotFound
@@ -19,8 +20,7 @@ MANY, GENERATIONS = 200, 20
 Relation = Literal["call", "start", "handoff", "notify", "fork"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Relative:
+class Relative(Struct, frozen=True, kw_only=True):
     """A run in a family."""
 
     id: str
@@ -37,8 +37,7 @@ class Relative:
     """How it came from `source`: called, started, handed over to or notified by it, or forked from it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Family:
+class Family(Struct, frozen=True, kw_only=True):
     """A run with its ancestors and descendants. Together with `source`, the list is a tree."""
 
     run: str

@@ -1,8 +1,9 @@
 """Findings of checks, and how they name runs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from limpet.stores import RunFilter, RunRow, Store
 
@@ -13,8 +14,7 @@ Level = Literal["ok", "warn", "bad"]
 MANY, NAMED = 1000, 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """Result of one check."""
 
     what: str

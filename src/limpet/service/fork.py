@@ -4,10 +4,10 @@ All options are validated before anything is created: the step, the patch, the r
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from itertools import count
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from limpet.engine.approvals.refusals import refusal_in
@@ -38,23 +38,22 @@ __all__ = ["ForkOptions", "make_fork", "plan_fork"]
 
 _JSON = codec_of(Any)
 _MODES = ("ask", "stub", "live")
-_KEYS = tuple(each.name for each in fields(StateChange) if each.name != "source")
+_KEYS = tuple(name for name in StateChange.__struct_fields__ if name != "source")
 # Kinds of events at the end of a log that do not belong to the last step.
 _TAIL = ("run.", "compensation.", "cancel.", "pause.", "resume.", "risk.", "score.")
 # Number of events to read at a time from the end of a log.
 PAGE = 100
 
 
-@dataclass(frozen=True, kw_only=True)
-class ForkOptions:
+class ForkOptions(Struct, frozen=True, kw_only=True):
     """Options of a fork."""
 
     at: int | None = None
     """Number of the first step that is not shared."""
     seq: int | None = None
     """Number of the last event that is shared."""
-    patch: Mapping[str, Any] = field(default_factory=dict)
-    results: Mapping[int, Any] = field(default_factory=dict)
+    patch: Mapping[str, Any] = {}
+    results: Mapping[int, Any] = {}
     effects: Effects = "ask"
     live: tuple[Outside, ...] = ()
     """External calls that are allowed although effects are stubbed."""

@@ -4,10 +4,10 @@ Each decision is validated before it is written. The first one is final.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from limpet.clock import Duration, microseconds
@@ -30,8 +30,7 @@ from limpet.stores.api.base import LARGEST_PAGE
 __all__ = ["Decided", "GrantInfo", "Inbox"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Decided:
+class Decided(Struct, frozen=True, kw_only=True):
     """A decision of a request."""
 
     request: str
@@ -44,8 +43,7 @@ class Decided:
     """Who decided."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class GrantInfo:
+class GrantInfo(Struct, frozen=True, kw_only=True):
     """A standing approval of a run."""
 
     grant: str

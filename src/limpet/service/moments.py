@@ -5,11 +5,12 @@ Everything is derived from the log; snapshots and the index of steps only make i
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, TypedDict
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from limpet.clock import SECOND, to_microseconds
 from limpet.context.brief import Chosen, chosen_of
@@ -45,8 +46,7 @@ STEPS = 10
 _POINT = re.compile(r"(before|after|event):(\d{1,18})")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Point:
+class Point(Struct, frozen=True, kw_only=True):
     """A point in a run's log. Pass at most one of its fields; the default is the end of the log."""
 
     before: int | None = None

@@ -6,9 +6,10 @@ status, and no payloads.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Self, get_args
+
+from msgspec import Struct
 
 from limpet.engine.execution.kit import NoticeKind
 from limpet.engine.execution.views import Request
@@ -21,8 +22,7 @@ __all__ = ["Channel", "Notice", "NoticeChannel", "RequestNotice", "RunNotice", "
 LONGEST_NAME = 200
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunNotice:
+class RunNotice(Struct, frozen=True, kw_only=True):
     """A run that has ended, or that waits for people or programs outside."""
 
     delivery: str
@@ -43,8 +43,7 @@ class RunNotice:
     """When it happened."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RequestNotice(Request):
+class RequestNotice(Request, frozen=True, kw_only=True):
     """A request with the link to decide it. The link exists only while the notice is delivered."""
 
     link: Secret[str]
@@ -53,7 +52,7 @@ class RequestNotice(Request):
     @classmethod
     def of(cls, request: Request, link: str) -> Self:
         """Return a request with its link."""
-        return cls(**{each.name: getattr(request, each.name) for each in fields(request)}, link=Secret(link))
+        return cls(**{name: getattr(request, name) for name in request.__struct_fields__}, link=Secret(link))
 
 
 Notice = Request | RunNotice

@@ -7,8 +7,9 @@ recorded nowhere.
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from limpet.clock import Clock, to_microseconds
 from limpet.engine.definitions.agents import Agent, AgentOptions

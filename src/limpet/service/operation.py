@@ -19,6 +19,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec import Struct
 
 from limpet.clock import Duration
 from limpet.engine.execution.principal import Principal, Right
@@ -88,15 +89,13 @@ class FellBehind(Exception):
     """A caller over HTTP did not take the items of a stream for too long: it has to reconnect."""
 
 
-@dataclass(frozen=True)
-class StreamStart:
+class StreamStart(Struct, frozen=True):
     """The first item of a stream that begins now: where to go on if the connection is cut before the next one."""
 
     cursor: str
 
 
-@dataclass(frozen=True, eq=False)
-class Param:
+class Param(Struct, frozen=True, eq=False):
     """Describes a parameter for clients."""
 
     description: str
@@ -115,8 +114,7 @@ class Param:
     """Right that a caller over HTTP or MCP needs in order to set it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Parameter:
+class Parameter(Struct, frozen=True, kw_only=True):
     """A parameter of an operation, as it is outside Python."""
 
     name: str
@@ -131,15 +129,13 @@ class Parameter:
         return self.default is REQUIRED
 
 
-@dataclass(frozen=True)
-class Resource:
+class Resource(Struct, frozen=True):
     """Marks a parameter that identifies something. The command line accepts a unique prefix, and completes it."""
 
     kind: Literal["run", "request", "conversation", "agent"]
 
 
-@dataclass(frozen=True)
-class InDoors:
+class InDoors(Struct, frozen=True):
     """Marks a parameter that has another type outside Python; None for one that only Python has."""
 
     type: Any

@@ -5,8 +5,9 @@ credential that is cut in two matches no pattern.
 """
 
 import asyncio
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from limpet.errors import InvalidArgument, InvalidValue, NotFound
 from limpet.events import canonical
@@ -54,8 +55,7 @@ class RawPart(NamedTuple):
     """Size of the whole blob."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ValuePiece:
+class ValuePiece(Struct, frozen=True, kw_only=True):
     """A piece of a value, as JSON text."""
 
     blob: str

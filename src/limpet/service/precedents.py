@@ -1,8 +1,9 @@
 """Precedents of a request: what followed the same call in the agent's newest runs."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import cast
+
+from msgspec import Struct
 
 from limpet.engine.execution.views import Status
 from limpet.journal import load_steps
@@ -18,8 +19,7 @@ __all__ = ["Precedent", "precedents_of"]
 RUNS, STEPS = 20, 100
 
 
-@dataclass(frozen=True, kw_only=True)
-class Precedent:
+class Precedent(Struct, frozen=True, kw_only=True):
     """The last call of the same tool in another run, and what followed."""
 
     run: str

@@ -1,9 +1,9 @@
 """The context slice of a run, and the exact prompt of a model call, rebuilt from its record."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from limpet.context.slice import ContextSlice, Known, slice_of
 from limpet.engine.run.compaction import read_talk
@@ -39,8 +39,7 @@ RECENT = 500
 MANY = 10
 
 
-@dataclass(frozen=True, kw_only=True)
-class PromptView:
+class PromptView(Struct, frozen=True, kw_only=True):
     """The prompt of a model call, and why it contained each part."""
 
     run: str

@@ -5,11 +5,11 @@ since="7d")`.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, NamedTuple, TypeVar, get_args
 
 import msgspec
+from msgspec import Struct
 
 from limpet.clock import SECOND, Duration, microseconds, to_microseconds
 from limpet.engine.approvals.refusals import Refusal
@@ -55,8 +55,7 @@ DECISIONS = ("decision.made",)
 SKEW = 300 * SECOND
 
 
-@dataclass(frozen=True, kw_only=True)
-class DecisionInfo:
+class DecisionInfo(Struct, frozen=True, kw_only=True):
     """A decision of an agent, with its options and reason."""
 
     run: str
@@ -79,8 +78,7 @@ class DecisionInfo:
     """Confidence of the agent, from 0 to 1."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CallInfo:
+class CallInfo(Struct, frozen=True, kw_only=True):
     """A call of a tool, and the decision before it."""
 
     run: str

@@ -1,12 +1,11 @@
 """Shared records for clients: a list of them, and what each version changed."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import msgspec
-from msgspec import UnsetType
+from msgspec import Struct, UnsetType
 
 from limpet.errors import NotFound
 from limpet.events import Event
@@ -21,8 +20,7 @@ from limpet.times import to_datetime
 __all__ = ["RecordInfo", "RecordUpdate", "UnitChange", "record_changes", "record_row", "records_page"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecordInfo:
+class RecordInfo(Struct, frozen=True, kw_only=True):
     """Summary of a shared record, for lists."""
 
     name: str
@@ -35,8 +33,7 @@ class RecordInfo:
     """When it was last patched."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class UnitChange:
+class UnitChange(Struct, frozen=True, kw_only=True):
     """A change of one part of a shared record."""
 
     part: str
@@ -49,8 +46,7 @@ class UnitChange:
     """Value after, null if it was removed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecordUpdate:
+class RecordUpdate(Struct, frozen=True, kw_only=True):
     """A patch of a shared record: who made it, and what it changed."""
 
     version: int

@@ -5,8 +5,9 @@ current code cannot continue.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, TypedDict
+
+from msgspec import Struct
 
 from limpet.clock import SECOND, FrozenClock, SystemClock
 from limpet.engine.definitions.agents import Agent
@@ -60,8 +61,7 @@ class ReplayJson(TypedDict):
     """Working state at the end."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Replay:
+class Replay(Struct, frozen=True, kw_only=True):
     """Result of a replay."""
 
     run: str
@@ -105,8 +105,7 @@ class Replay:
                 return f"{self.run} {self.how}: {_describe(self.error or self.raised)}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReplayCheck:
+class ReplayCheck(Struct, frozen=True, kw_only=True):
     """Whether the current code matches the log of a run."""
 
     run: str

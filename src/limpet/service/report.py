@@ -1,9 +1,10 @@
 """The report of a run: its status, what it did, what it waits for, and its last error."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
 
 from limpet.context.brief import Chosen, chosen_of
 from limpet.engine.execution.views import Request, RunInfo
@@ -29,8 +30,7 @@ __all__ = ["CommandInfo", "Report", "outcome", "report"]
 STEPS, EVENTS = 50, 500
 
 
-@dataclass(frozen=True, kw_only=True)
-class CommandInfo:
+class CommandInfo(Struct, frozen=True, kw_only=True):
     """A command that a run received, and who sent it."""
 
     kind: CommandKind
@@ -45,8 +45,7 @@ class CommandInfo:
     """Reason that was given."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """A run and everything that an operator needs to know first."""
 
     run: RunInfo

@@ -1,8 +1,9 @@
 """One request as a record: what was asked, and how it was decided."""
 
-from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
 
 from limpet.engine.execution.views import Request
 from limpet.errors import NotFound
@@ -17,8 +18,7 @@ from limpet.times import to_datetime_or_none
 __all__ = ["RequestDecision", "RequestRecord", "read_decision", "request_record"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RequestDecision:
+class RequestDecision(Struct, frozen=True, kw_only=True):
     """A request, in short, and how it was decided."""
 
     request: str
@@ -43,8 +43,7 @@ class RequestDecision:
     """Arguments that the person edited."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RequestRecord(Request):
+class RequestRecord(Request, frozen=True, kw_only=True):
     """A request with its context, and its decision if it has one."""
 
     decision: RequestDecision
@@ -57,7 +56,7 @@ async def request_record(store: Store, id: str) -> RequestRecord:
     if row is None:
         raise NotFound(what="request", id=id)
     asked, decision = await request_of(store, row), await read_decision(store, row.run, row.id, row.seq)
-    return RequestRecord(**{each.name: getattr(asked, each.name) for each in fields(asked)}, decision=decision)
+    return RequestRecord(**{name: getattr(asked, name) for name in asked.__struct_fields__}, decision=decision)
 
 
 async def read_decision(store: Store, run: str, request: str, seq: int) -> RequestDecision:

@@ -1,12 +1,13 @@
 """Scores of runs and steps: what people and services say about them, as lists, filters and datasets have it."""
 
 import re
-from dataclasses import dataclass, replace
 from datetime import datetime
 from math import inf, isfinite, nextafter
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from limpet.clock import to_microseconds
 from limpet.errors import InvalidArgument
@@ -37,8 +38,7 @@ MAX_EXACT = 2**53
 SHOWN = 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScoreInfo:
+class ScoreInfo(Struct, frozen=True, kw_only=True):
     """How good a run or a step was, said by one person or service. Input and output are only in a dataset."""
 
     run: str

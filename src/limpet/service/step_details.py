@@ -1,8 +1,9 @@
 """One step with everything that is recorded about it."""
 
-from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from limpet.journal import load_step_view
 from limpet.service.request_records import RequestDecision, read_decision
@@ -14,8 +15,7 @@ from limpet.times import to_datetime, to_datetime_or_none
 __all__ = ["CompensationInfo", "StepDetail", "step_detail"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class CompensationInfo:
+class CompensationInfo(Struct, frozen=True, kw_only=True):
     """The compensation of a step."""
 
     status: Literal["running", "failed", "completed", "skipped"]
@@ -32,8 +32,7 @@ class CompensationInfo:
     """Why it was skipped."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepDetail(StepInfo):
+class StepDetail(StepInfo, frozen=True, kw_only=True):
     """A step with its whole arguments and result, and all its attempts.
 
     A value above 1 MB is `{"blob": …, "bytes": …}`; `value` reads it in pieces.
@@ -51,7 +50,7 @@ async def step_detail(store: Store, run: str, number: int) -> StepDetail:
     """Return one step of a run. Only its events are read, and those up to the decisions of its requests."""
     step, requests = await load_step_view(store, run, number)
     [info] = await infos_of(store, [step])
-    whole: dict[str, Any] = {each.name: getattr(info, each.name) for each in fields(info)}
+    whole: dict[str, Any] = {name: getattr(info, name) for name in info.__struct_fields__}
     whole["args"] = await whole_value(store, step.args)
     whole["result"] = await whole_value(store, step.result)
     whole["attempts"] = tuple(map(attempt_info, step.attempts))

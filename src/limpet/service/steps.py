@@ -1,11 +1,11 @@
 """Steps as all interfaces show them: read a page at a time, with values as JSON and large ones by reference."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
 import msgspec
+from msgspec import Struct
 
 from limpet.errors import BlobDamaged, NotFound
 from limpet.events import Failure, Payload, Spent, canonical
@@ -56,8 +56,7 @@ MAX_TEXT = 200
 MAX_WHOLE = 1_000_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class FailureInfo:
+class FailureInfo(Struct, frozen=True, kw_only=True):
     """An error that was recorded."""
 
     type: str
@@ -68,8 +67,7 @@ class FailureInfo:
     """Traceback, as it was recorded."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttemptInfo:
+class AttemptInfo(Struct, frozen=True, kw_only=True):
     """One attempt of a step."""
 
     number: int
@@ -92,8 +90,7 @@ class AttemptInfo:
     """How that was found out."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepInfo:
+class StepInfo(Struct, frozen=True, kw_only=True):
     """A step, with its attempts."""
 
     number: int
@@ -132,7 +129,7 @@ class StepInfo:
     """The approval that it used."""
     granted_by: str = ""
     """Who approved it."""
-    spent: Mapping[str, float] = field(default_factory=dict)
+    spent: Mapping[str, float] = {}
     """Usage, such as tokens and cost."""
     note: str = ""
     """The tool's last progress note."""

@@ -1,14 +1,13 @@
 """The items of streams: changes of runs, requests and shared records, and pieces of model replies."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from limpet.engine.execution.views import Request, RunInfo
 
 __all__ = ["RecordEvent", "ReplyPiece", "RequestChange", "RunChange"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunChange:
+class RunChange(Struct, frozen=True, kw_only=True):
     """A run that has changed."""
 
     cursor: str
@@ -17,8 +16,7 @@ class RunChange:
     """The run as it is now."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RequestChange:
+class RequestChange(Struct, frozen=True, kw_only=True):
     """A request that was opened, escalated or closed."""
 
     cursor: str
@@ -33,8 +31,7 @@ class RequestChange:
     """The whole request while it is open."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReplyPiece:
+class ReplyPiece(Struct, frozen=True, kw_only=True):
     """New text of a model's reply."""
 
     cursor: str
@@ -45,8 +42,7 @@ class ReplyPiece:
     """The new text."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecordEvent:
+class RecordEvent(Struct, frozen=True, kw_only=True):
     """A shared record that was patched."""
 
     cursor: str

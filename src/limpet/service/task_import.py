@@ -10,13 +10,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from limpet.engine.definitions.agents import Agent
@@ -44,14 +43,13 @@ FIRST_YEAR = 1970
 _decoder = msgspec.json.Decoder()
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImportedTasks:
+class ImportedTasks(Struct, frozen=True, kw_only=True):
     """The tasks of an import, by id: which ones became runs, and which had a run before."""
 
-    imported: list[str] = field(default_factory=list)
-    existing: list[str] = field(default_factory=list)
+    imported: list[str] = []
+    existing: list[str] = []
     """Imported before; unchanged."""
-    changed: list[str] = field(default_factory=list)
+    changed: list[str] = []
     """Imported before, and changed in the source since. Their runs are unchanged."""
 
     def __str__(self) -> str:

@@ -1,9 +1,11 @@
 """The timeline of a run: when it worked and when it waited, from its steps and waits."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from limpet.events import bodies as b
 from limpet.journal import load_steps
@@ -21,8 +23,7 @@ FURTHER = 500
 SpanKind = Literal["running", "completed", "failed", "unknown", "interrupted", "waits"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Span:
+class Span(Struct, frozen=True, kw_only=True):
     """One attempt of a step, the wait before its next attempt, or a wait of the run."""
 
     how: SpanKind
@@ -35,8 +36,7 @@ class Span:
     """Whether `start` is the earliest possible time: start and end were appended together, as for a quick read."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TimelineRow:
+class TimelineRow(Struct, frozen=True, kw_only=True):
     """A step with its attempts, or a wait of the whole run."""
 
     number: int | None

@@ -14,6 +14,7 @@ from hashlib import sha256
 from typing import Literal, NamedTuple, cast, get_args
 from zlib import crc32
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from limpet.engine.execution.principal import Principal, Right, Role
@@ -60,8 +61,7 @@ REPEATED = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CallerInfo:
+class CallerInfo(Struct, frozen=True, kw_only=True):
     """Who calls, and what they may do."""
 
     name: str
@@ -87,8 +87,7 @@ class ParsedToken(NamedTuple):
     id: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenInfo:
+class TokenInfo(Struct, frozen=True, kw_only=True):
     """An access token, without its secret."""
 
     id: str

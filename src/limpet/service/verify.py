@@ -4,12 +4,12 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from limpet.engine.replay.learned import Learned
 from limpet.errors import (
@@ -52,8 +52,7 @@ class LogEnd(Struct, frozen=True, kw_only=True):
         return cls(run=events[-1].run, seq=events[-1].seq, hash=events[-1].hash.hex())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verified:
+class Verified(Struct, frozen=True, kw_only=True):
     """Numbers of items that were checked and found intact."""
 
     runs: int

@@ -6,9 +6,10 @@ The lines are not recorded. They are printed by the listener that wakes the call
 import asyncio
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+
+from msgspec import Struct
 
 from limpet.engine.execution.local_runs import LocalRun
 from limpet.engine.execution.views import Request, WaitsFor
@@ -45,8 +46,7 @@ MAX_TEXT = 200
 STATES = {"paused": "is paused", "quarantined": "is quarantined", "diverged": "has diverged"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class OperatorWait:
+class OperatorWait(Struct, frozen=True, kw_only=True):
     """Why and since when a run waits for an operator."""
 
     key: str

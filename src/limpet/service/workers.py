@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
 
 from limpet.engine.execution.views import WaitsFor
 from limpet.engine.run.conversation import INTERRUPT
@@ -28,8 +29,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class AgentInfo:
+class AgentInfo(Struct, frozen=True, kw_only=True):
     """An agent that has been registered in a store."""
 
     name: str
@@ -42,8 +42,7 @@ class AgentInfo:
     """JSON Schemas of its input and output."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerInfo:
+class WorkerInfo(Struct, frozen=True, kw_only=True):
     """A process that drives runs."""
 
     id: str
@@ -60,12 +59,11 @@ class WorkerInfo:
     """Number of runs that it drives now."""
     engine: str = ""
     """The engine whose runs it drives, such as "temporal"; empty for a worker that claims runs itself."""
-    duties: Mapping[str, datetime | None] = field(default_factory=dict)
+    duties: Mapping[str, datetime | None] = {}
     """Duties for the whole store, such as `retention`, that this worker does now (null) or did last, and when."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stats:
+class Stats(Struct, frozen=True, kw_only=True):
     """Counts of a store."""
 
     runs: Mapping[str, int]
@@ -80,8 +78,7 @@ class Stats:
     """Agents with unfinished runs and no live worker."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LiveWorkers:
+class LiveWorkers(Struct, frozen=True, kw_only=True):
     """The workers whose lease is valid."""
 
     now: int

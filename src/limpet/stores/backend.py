@@ -7,10 +7,11 @@ written once, in `commit.py`, on top of `Tables`. A backend stores rows and make
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event as Flag
 from typing import Any, Literal, NamedTuple, Protocol
+
+from msgspec import Struct
 
 from limpet.errors import LimpetError, ReadOnlyStore, StoreUnavailable
 from limpet.events import AnyBody, Codec, Event, Packed
@@ -55,8 +56,7 @@ Outcome = Any | LimpetError
 """The outcome of an operation: its result, or the error with which it was refused."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Capabilities:
+class Capabilities(Struct, frozen=True, kw_only=True):
     """Features that a store supports; declared, never guessed."""
 
     processes: bool

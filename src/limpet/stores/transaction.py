@@ -1,8 +1,8 @@
 """One transaction in progress: its tables, its codec, and what operations have in common."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from limpet.errors import NotFound
@@ -30,17 +30,16 @@ __all__ = ["Transaction", "references", "request_of"]
 PAGE = 1_000
 
 
-@dataclass
-class Transaction:
+class Transaction(Struct):
     """The context in which operations are performed."""
 
     tables: Tables
     codec: Codec
-    blobs: dict[str, int] = field(default_factory=dict)
+    blobs: dict[str, int] = {}
     """Numbers of blobs that are known to exist until the end of the transaction."""
-    ready: list[ReadyRun] = field(default_factory=list)
+    ready: list[ReadyRun] = []
     """Runs of other engines that became ready in the operation in progress."""
-    _registered: dict[str, bool] = field(default_factory=dict)
+    _registered: dict[str, bool] = {}
 
     def row(self, run: str) -> RunRow:
         """Return a stream's row, locked. Raises NotFound."""

@@ -1,10 +1,10 @@
 """The address of a Temporal namespace: `temporal://host:7233/namespace?heartbeat=10s`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from msgspec import Struct
 from temporalio.envconfig import ClientConfig
 
 from limpet.clock import SECOND, microseconds
@@ -17,8 +17,7 @@ HEARTBEAT = "10s"
 NAMESPACE = "default"
 
 
-@dataclass(frozen=True, kw_only=True)
-class TemporalAddress:
+class TemporalAddress(Struct, frozen=True, kw_only=True):
     """Where Temporal is, and how soon it gives up on a worker."""
 
     host: str

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
-from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
+
+from msgspec.structs import replace
 
 from limpet.arguments import brief
 from limpet.clock import Clock, Duration, FrozenClock, SystemClock, microseconds

@@ -9,12 +9,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from limpet.clock import FrozenClock, SystemClock
 from limpet.engine.definitions.agents import Agent

@@ -6,9 +6,9 @@ path, also unknown ones, and also on localhost: browser pages and other users' p
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send

@@ -6,11 +6,11 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import cast
 
 import h11
 import uvicorn
+from msgspec import Struct
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from limpet.errors import InvalidArgument
@@ -32,8 +32,7 @@ HEADERS, BODY = 5, 30
 MOST, STRANGERS = 1024, 64
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerOptions:
+class ServerOptions(Struct, frozen=True, kw_only=True):
     """Options of the server."""
 
     host: str

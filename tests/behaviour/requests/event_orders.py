@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Any, Literal, NamedTuple, get_args
+
+from msgspec.structs import replace
 
 import limpet
 from limpet.clock import Clock, microseconds, to_microseconds

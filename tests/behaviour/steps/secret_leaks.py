@@ -6,7 +6,7 @@ import logging
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -16,6 +16,7 @@ from urllib.parse import quote
 from zipfile import ZipFile
 
 import msgspec
+from msgspec import structs
 from pydantic import BaseModel, SecretBytes, SecretStr
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -439,7 +440,7 @@ async def _drive(world: World, folder: Path, shapes: Sequence[Shape]) -> None:
         risky: list[limpet.Request] = []
         while len(risky) < len(shapes):
             request = await asyncio.wait_for(heard.get(), 60)
-            world.saw("channel", request, asdict(request))
+            world.saw("channel", request, structs.asdict(request))
             if request.kind == "approval":
                 risky.append(request)
                 continue
@@ -474,7 +475,7 @@ async def _record_end(world: World, handle: limpet.Handle[Any], shape: Shape) ->
 async def _record_requests(world: World, app: limpet.App) -> None:
     world.saw("request rows", *await app.store.requests())
     for request in await app.inbox():
-        world.saw("inbox", request, asdict(request))
+        world.saw("inbox", request, structs.asdict(request))
         world.saw("request contexts", request.context)
 
 

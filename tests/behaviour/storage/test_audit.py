@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 import limpet
 from limpet import testing

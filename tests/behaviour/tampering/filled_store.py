@@ -2,9 +2,10 @@
 
 import random  # noqa: TID251 - the same bytes each time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from unittest.mock import patch
+
+from msgspec.structs import replace
 
 import limpet
 from limpet.clock import Clock, FrozenClock

@@ -4,12 +4,12 @@ import json
 from base64 import b64decode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 from mcp import Client
+from msgspec.structs import replace
 
 import limpet
 from limpet.mcp import server_of

@@ -1,12 +1,12 @@
 """A model does not approve: an approval over MCP is a form that a person fills in, or a right of the token."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from mcp import Client, MCPError
 from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult, InputRequiredResult
+from msgspec.structs import replace
 
 import limpet
 from limpet import Principal

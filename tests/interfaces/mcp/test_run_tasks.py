@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from mcp_types import (
     Request,
     Result,
 )
+from msgspec.structs import replace
 
 import limpet
 from limpet.mcp.offer import TASKS

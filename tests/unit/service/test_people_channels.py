@@ -131,7 +131,7 @@ def test_slack_gets_a_message_without_mentions_or_links() -> None:
 
 def msg_replace(**more: Any) -> RunNotice:
     """Return the notice with other fields."""
-    return RunNotice(**{**{name: getattr(NOTICE, name) for name in NOTICE.__dataclass_fields__}, **more})
+    return RunNotice(**{**{name: getattr(NOTICE, name) for name in NOTICE.__struct_fields__}, **more})
 
 
 def test_replies_of_slack_decide_about_a_retry() -> None:

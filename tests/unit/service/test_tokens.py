@@ -1,11 +1,11 @@
 """Access tokens: their form, and the caller that one stands for."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
 import pytest
+from msgspec.structs import replace
 from msgspec.structs import replace as replaced
 
 from limpet.clock import FrozenClock, microseconds

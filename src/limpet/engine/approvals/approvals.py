@@ -5,11 +5,11 @@ step's name, so that replay finds it.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
 from typing import Any, Literal, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from limpet.engine.approvals.freshness import Freshness
@@ -68,8 +68,7 @@ class StartPermission(NamedTuple):
     """Whether the data of the tool's sources was read again for this start."""
 
 
-@dataclass
-class _ApprovalRequest:
+class _ApprovalRequest(Struct):
     """A request for approval of one step."""
 
     tool: Tool[..., Any, Any]

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property, update_wrapper
 from typing import Any, Generic, Literal, TypeVar, get_args, get_type_hints
 
@@ -84,8 +83,7 @@ def limits_of(given: Budget | Mapping[str, Any]) -> Limits:
     return Limits(**fields)
 
 
-@dataclass(frozen=True, kw_only=True)
-class AgentOptions:
+class AgentOptions(Struct, frozen=True, kw_only=True):
     """Options of an agent, as passed to `@limpet.agent`. Durations are in microseconds."""
 
     version: str = "1"

@@ -7,7 +7,6 @@ process, so that it can be found by name. The same function may be defined again
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
 from functools import cached_property, update_wrapper
 from types import MappingProxyType
 from typing import (
@@ -23,6 +22,9 @@ from typing import (
     get_type_hints,
     overload,
 )
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from limpet.arguments import brief, defining
 from limpet.clock import Duration, microseconds
@@ -84,8 +86,7 @@ class StepCommand(Protocol):
         """Return the error for a command that was refused because of what others wrote."""
 
 
-@dataclass
-class Hooks:
+class Hooks(Struct):
     """Functions that belong to a tool, with any options."""
 
     verify: Callable[..., Any] | None = None

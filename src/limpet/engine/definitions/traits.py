@@ -1,8 +1,9 @@
 """Properties that a tool declares: above all its effect, that is, what repeating it means."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from limpet.events import Spent
 from limpet.policy.retry import Retry
@@ -18,8 +19,7 @@ EFFECTS: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Traits:
+class Traits(Struct, frozen=True, kw_only=True):
     """Declared properties of a tool."""
 
     effect: Effect

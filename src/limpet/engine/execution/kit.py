@@ -1,8 +1,9 @@
 """Dependencies and settings that a worker shares with the runs that it drives."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
+
+from msgspec import Struct
 
 from limpet.clock import SECOND, Clock
 from limpet.engine.definitions.call_context import Call
@@ -32,8 +33,7 @@ class ToolCaller(Protocol):
         """Return whether a test provides the tool's result; then no transaction is needed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kit:
+class Kit(Struct, frozen=True, kw_only=True):
     """Dependencies and settings that a worker shares with the runs it drives."""
 
     store: Store
@@ -51,7 +51,7 @@ class Kit:
     """Whether to wait between attempts."""
     port: Port | None = None
     """Access to other runs for their handles."""
-    channels: Mapping[str, frozenset[NoticeKind]] = field(default_factory=dict)
+    channels: Mapping[str, frozenset[NoticeKind]] = {}
     """The kinds of notices that each channel gets."""
     parole: tuple[int, ...] = PAROLE
     """Rest of a quarantined run before each retry, in microseconds."""

@@ -1,7 +1,9 @@
 """Who sends a command: a person, a service or an agent, and through which interface."""
 
-from dataclasses import dataclass, replace
 from typing import Literal, TypedDict
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 __all__ = ["Principal", "Right", "Role", "Sender", "principal_of", "sent_by_run"]
 
@@ -20,8 +22,7 @@ class Sender(TypedDict):
     via: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Principal:
+class Principal(Struct, frozen=True, kw_only=True):
     """The sender of a command. The command's event records the name and the interface."""
 
     name: str

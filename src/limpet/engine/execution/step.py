@@ -1,10 +1,9 @@
 """A step: a call of a tool by the code, and its current state."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from limpet.engine.definitions.call_context import Call
 from limpet.engine.definitions.tools import LiveArgument, Tool
@@ -26,8 +25,7 @@ class AttemptRef(TypedDict):
     attempt: int
 
 
-@dataclass(slots=True)
-class Step:
+class Step(Struct):
     """A call of a tool by the code."""
 
     tool: Tool[..., Any, Any]
@@ -55,7 +53,7 @@ class Step:
     attempt: int = 0
     """Number of the last attempt that started here."""
     call: Call | None = None
-    live: Mapping[str, LiveArgument] = field(default_factory=dict)
+    live: Mapping[str, LiveArgument] = {}
     """Arguments whose recorded form differs from the value in the code."""
     result: Payload | None = None
     """The result that was packed here last, inline."""

@@ -1,9 +1,10 @@
 """Public views of runs, events and requests."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from limpet.context.brief import Brief
 from limpet.state import Status
@@ -11,8 +12,7 @@ from limpet.state import Status
 __all__ = ["EventView", "PositionInfo", "Request", "RunInfo", "RunInput", "Status", "WaitKind", "WaitsFor"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class PositionInfo:
+class PositionInfo(Struct, frozen=True, kw_only=True):
     """Position of a run: in its log, its steps and its plan."""
 
     seq: int
@@ -35,8 +35,7 @@ class PositionInfo:
 WaitKind = Literal["person", "signal", "run", "time", "worker", "slot", "operator"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class WaitsFor:
+class WaitsFor(Struct, frozen=True, kw_only=True):
     """One condition that a run waits for."""
 
     what: WaitKind
@@ -50,8 +49,7 @@ class WaitsFor:
         return self.text
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunInfo:
+class RunInfo(Struct, frozen=True, kw_only=True):
     """Summary of a run, as lists show it. Times are those of the store's clock."""
 
     id: str
@@ -90,7 +88,7 @@ class RunInfo:
     """The run that called or started this one."""
     fork_of: str | None = None
     """The run that this one was forked from."""
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = {}
     """Labels by name."""
     output: Any = None
     """Output of a completed run, from `info` only: lists do not read it. A large one is `{"blob": …, "bytes": …}`."""
@@ -103,8 +101,7 @@ class RunInfo:
         return ", ".join(wait.text for wait in self.waits_for)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunInput:
+class RunInput(Struct, frozen=True, kw_only=True):
     """The whole input of a run."""
 
     run: str
@@ -115,8 +112,7 @@ class RunInput:
     """Size as JSON."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EventView:
+class EventView(Struct, frozen=True, kw_only=True):
     """One event of a run's log."""
 
     run: str
@@ -131,8 +127,7 @@ class EventView:
     """Content of the event."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """A request that a person must decide."""
 
     id: str
@@ -147,7 +142,7 @@ class Request:
     """People and groups that may decide."""
     tool: str | None = None
     """Tool that would be called."""
-    args: Mapping[str, Any] = field(default_factory=dict)
+    args: Mapping[str, Any] = {}
     """Arguments of the tool."""
     options: tuple[Any, ...] = ()
     """Possible answers, if there are some."""

@@ -7,8 +7,9 @@ a snapshot needs them.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import assert_never
+
+from msgspec import Struct
 
 from limpet.engine.definitions.upgrades import Versions
 from limpet.events import AnyBody, Event, StatePatch
@@ -33,8 +34,7 @@ Opening = (
 Settling = b.StepCompleted | b.StepFailed | b.StepResolved | b.WaitEnded
 
 
-@dataclass(slots=True)
-class Record:
+class Record(Struct):
     """The record of one call in the log."""
 
     name: str

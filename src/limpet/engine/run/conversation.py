@@ -1,11 +1,10 @@
 """A run's conversation: append messages, and read the same messages in every execution."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from limpet.context.slice import SliceMessage
 from limpet.engine.execution.execution import Execution
@@ -45,8 +44,7 @@ ROLES = ("user", "assistant", "system", "tool")
 ReadHead = Callable[[], Awaitable[Head | None]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Message:
+class Message(Struct, frozen=True, kw_only=True):
     """A message of a conversation. A summary has the role "system"."""
 
     role: str

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, TypedDict, get_args
 
 import msgspec
-from msgspec import Raw, UnsetType
+from msgspec import Raw, Struct, UnsetType
 
 from limpet.arguments import brief
 from limpet.engine.definitions.tools import Tool
@@ -53,8 +53,7 @@ LARGEST_PATCH = 64_000
 LARGEST_RECORD = 1_000_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class SharedFact:
+class SharedFact(Struct, frozen=True, kw_only=True):
     """A fact in a shared record."""
 
     key: str
@@ -77,8 +76,7 @@ class SharedFact:
     """Version of the record with which it came."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SharedQuestion:
+class SharedQuestion(Struct, frozen=True, kw_only=True):
     """A question in a shared record."""
 
     id: str

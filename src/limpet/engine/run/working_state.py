@@ -1,13 +1,12 @@
 """The agent's working state for its code: facts as a mapping, the user's data as the declared type."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Generic, TypedDict, get_args
 
 import msgspec
-from msgspec import Raw, UnsetType
+from msgspec import Raw, Struct, UnsetType
 from msgspec.structs import asdict, replace
 from typing_extensions import TypeVar
 
@@ -162,8 +161,7 @@ class PatchOptions(SentPatch, Generic[S], total=False):
     """Constraints to add."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StateChange:
+class StateChange(Struct, frozen=True, kw_only=True):
     """A change of the working state, as code gives it: the fields of `PatchOptions`."""
 
     goal: str | None = None

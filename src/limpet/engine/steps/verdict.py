@@ -5,7 +5,7 @@ Limpet repeats it only if that is declared safe: an idempotent effect, with its 
 effect without asking: first its `verify`, then a person.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from limpet.clock import Duration, microseconds
 from limpet.engine.definitions.traits import Traits
@@ -44,21 +44,18 @@ class RetryAfter(Exception):
 NOTHING_APPLIED = (Permanent, NotApplied, RetryAfter)
 
 
-@dataclass(frozen=True)
-class TryAgain:
+class TryAgain(Struct, frozen=True):
     """Retry with the same key."""
 
     after: int
     """Delay in microseconds."""
 
 
-@dataclass(frozen=True)
-class FindOut:
+class FindOut(Struct, frozen=True):
     """Unknown whether the effect was applied, and not safe to repeat: ask its `verify`, then a person."""
 
 
-@dataclass(frozen=True)
-class FailStep:
+class FailStep(Struct, frozen=True):
     """The step has failed. `unknown`: it may have been applied nevertheless."""
 
     unknown: bool

@@ -7,8 +7,9 @@ instead of written.
 
 import asyncio
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.call_context import Call
@@ -25,8 +26,7 @@ from limpet.stores import Claimed
 __all__ = ["AllowedTools", "DryRun", "DryRunResult"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class DryRunResult:
+class DryRunResult(Struct, frozen=True, kw_only=True):
     """How far the code got."""
 
     how: Literal["returned", "raised", "waits", "reached", "diverged", "refused"]

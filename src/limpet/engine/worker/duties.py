@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
+
 from limpet.arguments import defining
 from limpet.clock import SECOND, Clock, Duration, microseconds
 from limpet.errors import InvalidArgument, LimpetError
@@ -50,8 +52,7 @@ class Retention(KeepRule):
             raise InvalidArgument(path="snapshots", reason="must be at least 1, or None")
 
 
-@dataclass(frozen=True)
-class Duty:
+class Duty(Struct, frozen=True):
     """Work that one worker at a time does for the whole store, now and then."""
 
     name: str

@@ -10,13 +10,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from threading import Event as Flag
 from threading import Thread
 from typing import Any, Literal, TypeVar
 
-from msgspec import structs
+from msgspec import Struct, structs
+from msgspec.structs import replace
 
 from limpet.clock import SECOND
 from limpet.engine.definitions.agents import Agent
@@ -58,8 +58,7 @@ STOPPING = SECOND // 2
 AHEAD = SECOND // 100
 
 
-@dataclass(frozen=True, kw_only=True)
-class Drive:
+class Drive(Struct, frozen=True, kw_only=True):
     """The result of a drive: the run has ended, is parked, is driven by another engine now, or was deleted."""
 
     outcome: Literal["ended", "parked", "moved", "gone"]
@@ -71,8 +70,7 @@ class Drive:
     """Microseconds until a parked run is due; None if only a command or another run makes it continue."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class NotNow:
+class NotNow(Struct, frozen=True, kw_only=True):
     """A run that cannot be driven here now."""
 
     why: str

@@ -7,11 +7,11 @@ Marks are files: the first process that makes one is told so.
 import os
 import signal
 from collections import Counter
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 __all__ = ["KILLS", "LEDGER", "Ledger", "LedgerEntry", "die_once", "ledger"]
 
@@ -32,8 +32,7 @@ class LedgerEntry(msgspec.Struct, frozen=True):
     """The idempotency key; "" for an effect without one, of which each execution counts."""
 
 
-@dataclass(frozen=True)
-class Ledger:
+class Ledger(Struct, frozen=True):
     """The ledger in a folder, which any number of processes write at the same time."""
 
     folder: Path

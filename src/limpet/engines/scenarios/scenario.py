@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from msgspec import Struct
+
 import limpet
 from limpet.clock import SECOND, SystemClock
 from limpet.engine.worker.engine import Engine
@@ -71,8 +73,7 @@ class EngineHarness:
             os.environ[LEDGER] = self._before
 
 
-@dataclass(frozen=True)
-class Scenario:
+class Scenario(Struct, frozen=True):
     """One scenario that every engine must pass."""
 
     name: str

@@ -21,7 +21,7 @@ from limpet.errors import InvalidArgument, NotFound, not_open, other_loop
 from limpet.service.artifacts import find_artifact
 from limpet.service.audit import AuditEvent, AuditLog
 from limpet.service.audit_trail import AuditTrail
-from limpet.service.conversations import Conversations
+from limpet.service.conversations import Conversations, Delivery
 from limpet.service.feed_reader import FeedReader
 from limpet.service.given_times import read_time
 from limpet.service.inbox import Inbox
@@ -106,9 +106,7 @@ class AppCore:
         found = await method(self, *positional, **arguments)
         if operation.result_type is RunInfo and not isinstance(found, RunInfo):
             return await self._port.info(found.id if isinstance(found, Handle) else positional[0])
-        if hasattr(operation.result, "__dataclass_fields__") and not isinstance(found, operation.result):
-            return operation.result(found)
-        return found
+        return Delivery(found) if operation.result is Delivery and not isinstance(found, Delivery) else found
 
     async def _info(self, run: str) -> RunInfo:
         """Return the summary of a run, as lists show it."""

@@ -1,9 +1,10 @@
 """Inspect runs: lists, reports, steps, events, states, differences, prompts and artifacts."""
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
+
+from msgspec.structs import replace
 
 from limpet.arguments import checked
 from limpet.context.slice import ContextSlice

@@ -7,12 +7,12 @@ connection, without a gap and without a repeat.
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from functools import partial
 from itertools import dropwhile, groupby
 from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from limpet.arguments import checked
 from limpet.engine.execution.views import EventView

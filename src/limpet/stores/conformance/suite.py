@@ -8,6 +8,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeVar
 
+from msgspec import Struct
+
 from limpet.clock import SECOND, FrozenClock, microseconds
 from limpet.errors import LimpetError, NotFound
 from limpet.events import AnyBody, Event, Failure, Head, Payload, Sealed, Wait, canonical, inline, seal_all
@@ -54,8 +56,7 @@ class Harness:
     """For other processes: `module:callable` and the argument with which it returns a backend on the same data."""
 
 
-@dataclass(frozen=True)
-class Behaviour:
+class Behaviour(Struct, frozen=True):
     """One behaviour that every store must have."""
 
     topic: str

@@ -3,10 +3,11 @@
 import hmac
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from hashlib import sha256
 from ipaddress import ip_address
 
+from msgspec import Struct
+from msgspec.structs import replace
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 from starlette.types import Scope
@@ -26,8 +27,7 @@ TRUSTED, REMEMBERED = SECOND, 4096
 STREAM_TRUSTED = SECOND // 10
 
 
-@dataclass(frozen=True, kw_only=True)
-class BrowserSession:
+class BrowserSession(Struct, frozen=True, kw_only=True):
     """A person who has logged in."""
 
     who: Principal

@@ -5,11 +5,11 @@ names, the link alone is enough: they can approve or reject, and that is recorde
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
 from http import HTTPStatus
 from math import ceil
 from typing import Any
 
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -46,8 +46,7 @@ __all__ = ["DecidePages"]
 GONE = ("expired", "withdrawn")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _LinkSession(BrowserSession):
+class _LinkSession(BrowserSession, frozen=True, kw_only=True):
     """A person who has a link, and has not logged in."""
 
     made: str

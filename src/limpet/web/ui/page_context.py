@@ -1,10 +1,10 @@
 """Everything that a page needs to be made: the app, the person, the request, and how operations are asked."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -19,8 +19,7 @@ __all__ = ["OPERATIONS", "PageContext"]
 OPERATIONS = operations_of(App)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PageContext:
+class PageContext(Struct, frozen=True, kw_only=True):
     """A request for a page by a person who is logged in."""
 
     app: App
@@ -30,7 +29,7 @@ class PageContext:
     """Path of the dashboard, without a slash at the end."""
     ids: Sequence[str] = ()
     """Ids in the path."""
-    form: Mapping[str, str] = field(default_factory=dict)
+    form: Mapping[str, str] = {}
     """Fields of a form, without its token."""
     new_id: Callable[[], str]
     """Makes the id of a form: sending it twice has one effect."""

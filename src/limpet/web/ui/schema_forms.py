@@ -6,8 +6,9 @@ typed as JSON. The schema is checked where the value is used, so a form only has
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from limpet.errors import InvalidArgument, InvalidValue
 from limpet.service.json_body import read_json
@@ -23,8 +24,7 @@ ABSENT = ""
 """The value of a field that is left out."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FormField:
+class FormField(Struct, frozen=True, kw_only=True):
     """A field of a form."""
 
     name: str

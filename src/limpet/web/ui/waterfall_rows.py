@@ -1,9 +1,10 @@
 """The rows of a waterfall: steps with their attempts, and waits, each with the places where they are drawn."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+
+from msgspec import Struct
 
 from limpet.web.ui.rendering import age
 from limpet.web.ui.time_scale import TimeScale
@@ -16,8 +17,7 @@ TICKS = (0.0, 25.0, 50.0, 75.0)
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Waterfall:
+class Waterfall(Struct, frozen=True, kw_only=True):
     """Rows of a waterfall."""
 
     rows: list[dict[str, Any]]
