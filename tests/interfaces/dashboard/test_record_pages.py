@@ -143,12 +143,101 @@ async def test_roles_decide_who_sees_records() -> None:
             await ben.page("/records/board", 403)
         async with logged_in(app, address, "auditor") as eve:
             assert "/ui/runs/plan-1?step=2" in await eve.page("/records/board?version=2")
+            shown = await eve.page("/records/board")
+            assert 'id="change"' not in shown
+            refused = await eve.send("/records/board", shown, read="5", do="close", question="gift")
+            assert refused.status_code == 403, "an auditor only reads"
         async with logged_in(app, address, "approver") as mia:
             for path in ("/records", "/records/board"):
                 await mia.page(path, 403)
             assert ">Records</a>" not in await mia.page("/inbox")
-        sent = await ann.send("/records/board", page, do="patch")
-        assert sent.status_code == 404, "no form patches a record"
+        sent = await ann.send("/records/board", page, read="5", do="close", question="gift")
+        assert sent.status_code == 303, "a writer patches"
+
+
+async def test_forms_patch_each_part_of_a_record() -> None:
+    """From the version that the page shows, in the name of the person, without scripts. What is no JSON is a text."""
+    async with boards() as (app, ann):
+        for version, fields in enumerate(
+            (
+                {"do": "set", "part": "fact", "key": "customer", "value": "mia", "source": "the phone"},
+                {"do": "set", "part": "data", "key": "box", "value": '{"cm": 40}'},
+                {"do": "revise", "item": "plate", "status": "doing"},
+                {"do": "replan", "plan": " cup\r\n\r\nbowl\r\nplate"},
+                {"do": "ask", "question": "when", "text": "By when?"},
+                {"do": "answer", "question": "when", "text": "Friday"},
+                {"do": "close", "question": "gift"},
+                {"do": "remove", "part": "data", "key": "box"},
+            ),
+            start=5,
+        ):
+            page = await ann.page("/records/board")
+            assert f'name="read" value="{version}"' in page
+            sent = await ann.send("/records/board", page, read=str(version), **fields)
+            assert (sent.status_code, sent.headers.get("location")) == (303, "/ui/records/board"), sent.text
+        board = await app.record("board")
+        assert board.version == 13
+        [fact] = board.known_facts
+        assert (fact.key, fact.value, fact.source, fact.by) == ("customer", "mia", "the phone", "ann")
+        assert (board.plan, board.plan_status) == (("cup", "bowl", "plate"), ("done", "pending", "doing"))
+        assert [(each.id, each.answer, each.answered_by) for each in board.questions] == [("when", "Friday", "ann")]
+        assert board.data == {}
+
+
+async def test_a_conflict_shows_the_newest_version_and_what_was_typed() -> None:
+    """Nothing is overwritten: the person sees what others changed, and decides again from there."""
+    async with boards() as (app, ann):
+        page = await ann.page("/records/board")
+        await app.patch_record("board", read=5, facts={"customer": "eve"}, by="eve")
+        fields = {"do": "set", "part": "fact", "key": "customer", "value": HOSTILE}
+        sent = await ann.send("/records/board", page, read="5", **fields)
+        assert sent.status_code == 409
+        assert "Record 'board' has changed since version 5: fact customer in version 6 by eve." in html.unescape(
+            sent.text
+        )
+        assert "Your change was not made" in sent.text
+        assert ESCAPED in sent.text
+        assert "<code>&#34;eve&#34;</code>" in sent.text
+        assert 'name="read" value="6"' in sent.text
+        again = await ann.send("/records/board", sent.text, read="6", **fields)
+        assert again.status_code == 303
+        assert [each.value for each in (await app.record("board")).known_facts] == [HOSTILE]
+
+
+async def test_a_repeated_form_patches_once_and_a_wrong_one_says_why() -> None:
+    """The id of a form is that of its command. An older version has no forms."""
+    async with boards() as (app, ann):
+        page = await ann.page("/records/board")
+        assert 'id="change"' not in await ann.page("/records/board?version=4")
+        id = "form-1"
+        for _ in range(2):
+            sent = await ann.send(
+                "/records/board", page, read="5", command_id=id, do="ask", question="when", text="By when?"
+            )
+            assert sent.status_code == 303
+        assert (await app.record("board")).version == 6
+        for fields, reason in (
+            ({"do": "drop"}, "is none of set, remove"),
+            ({"do": "set", "key": " "}, "Invalid key: is empty"),
+            ({"do": "revise", "item": "plate", "status": "lost"}, "lost"),
+            ({"do": "remove", "part": "fact", "key": "none"}, "none"),
+            ({"do": "set", "key": "x", "value": "1", "read": "x"}, "read"),
+        ):
+            sent = await ann.send("/records/board", page, **{"read": "6", **fields})
+            assert (sent.status_code, reason in html.unescape(sent.text)) == (422, True), (fields, sent.text)
+        assert (await app.record("board")).version == 6
+
+
+async def test_a_form_creates_a_record() -> None:
+    """With its first fact; a name that exists is patched if the fact is new, and reported otherwise."""
+    async with served_app() as (app, address), logged_in(app, address) as ann:
+        page = await ann.page("/records")
+        sent = await ann.send("/records", page, do="set", record="board", key="owner", value="ann")
+        assert (sent.status_code, sent.headers["location"]) == (303, "/ui/records/board")
+        sent = await ann.send("/records", page, do="set", record="board", key="owner", value="ben")
+        assert (sent.status_code, "has changed since version 0" in sent.text) == (409, True)
+        assert (await ann.send("/records", page, do="set", record=" ", key="x")).status_code == 422
+        assert [each.value for each in (await app.record("board")).known_facts] == ["ann"]
 
 
 async def test_without_records_the_page_says_how_one_is_made() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
 from starlette.responses import Response
 
 from limpet.errors import AlreadyAnswered, Expired, InvalidAnswer, InvalidArgument, NotAllowed, NotFound
@@ -90,10 +91,7 @@ def with_fields(request: Mapping[str, Any], fault: Mapping[str, Any] = NO_FAULT)
     schema, value = (request["schema"] or {}), request["args"]
     fields = fields_of(schema if is_call else {}, value, prefix="args") if is_call and value else []
     answers = [] if is_call or request["options"] or not schema else fields_of(schema, prefix="answer")
-    kept = [
-        [type(each)(**{**vars(each), "value": typed.get(each.name, each.value)}) for each in some]
-        for some in (fields, answers)
-    ]
+    kept = [[replace(each, value=typed.get(each.name, each.value)) for each in some] for some in (fields, answers)]
     return {
         **request,
         "fields": kept[0],

@@ -1,15 +1,19 @@
-"""Shared records: a list, and one record at any of its versions, with who changed what."""
+"""Shared records: a list, one record at any of its versions with who changed what, and forms that patch it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from starlette.responses import Response
 
+from limpet.errors import InvalidArgument, RecordConflict
 from limpet.service.page import number_of
+from limpet.web.replies import status_of
+from limpet.web.ui.form_values import json_or_text
 from limpet.web.ui.page_context import PageContext
 from limpet.web.ui.rendering import SHORT, pretty
 
-__all__ = ["record_page", "records_page"]
+__all__ = ["record_page", "records_page", "submit_new_record", "submit_record"]
 
 ON_A_PAGE = 50
 # Versions of a history on a page.
@@ -18,6 +22,7 @@ VERSIONS = 20
 MOST = 200
 # Characters before the first difference of two long values.
 BEFORE = 60
+STATUSES = ("pending", "doing", "done", "skipped")
 
 
 async def records_page(page: PageContext) -> Response:
@@ -31,8 +36,85 @@ async def records_page(page: PageContext) -> Response:
 
 async def record_page(page: PageContext) -> Response:
     """Show one record at its newest version, or at another one, and its history."""
+    return await _shown(page, page.request.query_params)
+
+
+async def submit_new_record(page: PageContext) -> Response:
+    """Create a record with its first patch, and show it."""
+    name = page.form.get("record", "").strip()
+    if not name:
+        raise InvalidArgument(path="record", reason="is empty")
+    return await _patched(page, name, read=0)
+
+
+async def submit_record(page: PageContext) -> Response:
+    """Patch a record from the version that the form was made with, and show it.
+
+    After a conflict, show the newest version with what the person typed.
+    """
     [name] = page.ids
-    query = page.request.query_params
+    try:
+        return await _patched(page, name, read=_version(page.form.get("read", "")))
+    except RecordConflict as conflict:
+        return await _shown(page, {}, conflict)
+
+
+async def _patched(page: PageContext, name: str, *, read: int) -> Response:
+    command = page.form.get("do", "")
+    if command not in PATCHES:
+        raise InvalidArgument(path="do", reason=f"{command[:20]!r} is none of {', '.join(PATCHES)}")
+    change = PATCHES[command](page.form)
+    await page.ask("patch_record", record=name, read=read, command_id=page.form.get("command_id"), **change)
+    return page.redirect(f"/records/{quote(name, safe='')}")
+
+
+def _version(text: str) -> int:
+    """Return the version that a form was made with. Raises InvalidArgument."""
+    if not text.isdecimal() or len(text) > 15:
+        raise InvalidArgument(path="read", reason=f"{text[:20]!r} is not a version")
+    return int(text)
+
+
+def _entry(form: Mapping[str, str]) -> dict[str, Any]:
+    """Return a patch that sets a fact, or a value of the data."""
+    entry = {_filled(form, "key"): json_or_text(form.get("value", ""))}
+    if form.get("part") == "data":
+        return {"data": entry}
+    return {"facts": entry, "source": form.get("source", "").strip()}
+
+
+def _removal(form: Mapping[str, str]) -> dict[str, Any]:
+    """Return a patch that removes a fact, or a value of the data."""
+    return {"unset" if form.get("part") == "data" else "retract": [_filled(form, "key")]}
+
+
+def _plan(form: Mapping[str, str]) -> dict[str, Any]:
+    """Return a patch with a new plan, one item in each line."""
+    return {"plan": [line.strip() for line in form.get("plan", "").splitlines() if line.strip()]}
+
+
+def _filled(form: Mapping[str, str], name: str) -> str:
+    """Return a field without spaces around it. Raises InvalidArgument if it is empty."""
+    found = form.get(name, "").strip()
+    if not found:
+        raise InvalidArgument(path=name, reason="is empty")
+    return found
+
+
+# The patches of the forms of a record, and how each form is read.
+PATCHES: Mapping[str, Callable[[Mapping[str, str]], dict[str, Any]]] = {
+    "set": _entry,
+    "remove": _removal,
+    "replan": _plan,
+    "revise": lambda form: {"revise": {_filled(form, "item"): form.get("status", "")}},
+    "ask": lambda form: {"questions": {_filled(form, "question"): _filled(form, "text")}},
+    "answer": lambda form: {"answered": {_filled(form, "question"): _filled(form, "text")}},
+    "close": lambda form: {"close": [_filled(form, "question")]},
+}
+
+
+async def _shown(page: PageContext, query: Mapping[str, str], conflict: RecordConflict | None = None) -> Response:
+    [name] = page.ids
     newest = await page.ask("record", record=name)
     last = newest["version"]
     record = await page.ask("record", record=name, version=query["version"]) if query.get("version") else newest
@@ -53,6 +135,11 @@ async def record_page(page: PageContext) -> Response:
         older=until - VERSIONS if until - VERSIONS > 1 else None,
         newer=min(until + VERSIONS, last) if until < last else None,
         cursor=given,
+        code=200 if conflict is None else status_of(conflict),
+        conflict=conflict,
+        typed={} if conflict is None else page.form,
+        open_questions=[each for each in record["questions"] if each["answer"] is None],
+        statuses=STATUSES,
     )
 
 

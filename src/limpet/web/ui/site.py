@@ -47,7 +47,7 @@ from limpet.web.ui.return_paths import remember_path
 from limpet.web.ui.run_list import runs_page
 from limpet.web.ui.run_pages import compare_page, conversation_page, log_page, run_page, value_page
 from limpet.web.ui.score_pages import submit_score
-from limpet.web.ui.shared_record_pages import record_page, records_page
+from limpet.web.ui.shared_record_pages import record_page, records_page, submit_new_record, submit_record
 from limpet.web.ui.start_pages import start_page, submit_start
 from limpet.web.ui.talk_pages import submit_message, talk_page, talks_page
 
@@ -97,7 +97,9 @@ PAGES: Mapping[tuple[str, tuple[str, ...]], Page] = {
     ("GET", ("conversations", "*")): talk_page,
     ("POST", ("conversations", "*")): submit_message,
     ("GET", ("records",)): records_page,
+    ("POST", ("records",)): submit_new_record,
     ("GET", ("records", "*")): record_page,
+    ("POST", ("records", "*")): submit_record,
     ("POST", ("runs", "*", "scores")): submit_score,
     ("GET", ("operations",)): operations_page,
     ("GET", ("inbox",)): inbox_page,

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from msgspec.structs import replace
 from starlette.responses import Response
 
 from limpet.errors import LimpetError, NotFound
 from limpet.web.replies import status_of
 from limpet.web.ui.page_context import PageContext
-from limpet.web.ui.schema_forms import MISSING, fields_of, value_of
+from limpet.web.ui.schema_forms import MISSING, FormField, fields_of, value_of
 
 __all__ = ["start_page", "submit_start"]
 
@@ -75,6 +76,6 @@ def _newest(agents: list[Any], name: str) -> Any:
     return max(known, key=lambda each: each["is_served"], default=None)
 
 
-def _kept(field: Any, form: Mapping[str, str]) -> Any:
+def _kept(field: FormField, form: Mapping[str, str]) -> FormField:
     """Return a field with what was typed."""
-    return type(field)(**{**vars(field), "value": form.get(field.name, "")})
+    return replace(field, value=form.get(field.name, ""))
