@@ -13,7 +13,7 @@ from limpet.redaction import hide_secrets_in
 from limpet.service.error_records import ErrorInfo, frame_lines
 from limpet.service.report import CommandInfo, Report
 from limpet.service.steps import call_text, describe_failure, short
-from limpet.service.views import waits_for_operator, waits_for_worker
+from limpet.service.views import waiting_patches, waits_for_operator, waits_for_worker
 from limpet.service.wait_notices import decision_commands
 from limpet.times import format_time
 
@@ -215,7 +215,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     for place, score in enumerate(report.scores):
         yield "" if place else "scores", str(score)
     if report.patches:
-        yield "patches", f"{report.patches} for the next turn"
+        yield "patches", waiting_patches(report.patches, info.status)
     created = [_sent(each) for each in report.commands if each.kind in CREATED]
     yield "created", "".join((format_time(info.created), *created))
     for each in report.commands:

@@ -30,7 +30,7 @@ from limpet.service.steps import (
     some_steps,
     step_infos,
 )
-from limpet.service.views import position_info, short_text, wait_info
+from limpet.service.views import position_info, short_text, wait_info, waiting_patches
 from limpet.state import AgentState, RunState
 from limpet.state.log_view import SETTLED
 from limpet.state.patch import origin_of
@@ -226,7 +226,7 @@ class Moment(State[Any]):
         if self.whole.deadline is not None:
             yield "deadline", format_time(self.whole.deadline)
         if self.whole.patches:
-            yield "patches", f"{len(self.whole.patches)} for the next turn"
+            yield "patches", waiting_patches(len(self.whole.patches), self.whole.status)
 
     def _lines(self) -> Iterator[tuple[str, str]]:
         """Yield the parts of the state, each with its name."""

@@ -19,7 +19,7 @@ from limpet.events import bodies as b
 from limpet.events.values import encode
 from limpet.journal import load, load_steps
 from limpet.redaction import hide_secrets
-from limpet.state import Position
+from limpet.state import ENDED, Position
 from limpet.stores import RequestRow, RunRow, Store
 from limpet.stores.blobs import INLINE
 from limpet.stores.fork_reads import StepRange
@@ -40,6 +40,7 @@ __all__ = [
     "run_info",
     "short_text",
     "wait_info",
+    "waiting_patches",
     "waits_for_operator",
     "waits_for_worker",
 ]
@@ -108,6 +109,13 @@ def waits_for_operator(run: RunInfo) -> bool:
 def waits_for_worker(run: RunInfo) -> bool:
     """Return whether a run is ready and no live worker serves it."""
     return any(wait.what == "worker" for wait in run.waits_for)
+
+
+def waiting_patches(count: int, status: Status) -> str:
+    """Return what became of patches from outside that no turn has applied."""
+    return (
+        f"{count} not applied: the run ended before its next turn" if status in ENDED else f"{count} for the next turn"
+    )
 
 
 def not_a_run(id: str) -> InvalidArgument:

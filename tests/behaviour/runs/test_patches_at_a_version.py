@@ -130,3 +130,22 @@ async def test_a_patch_at_a_version_survives_a_kill(when: Any) -> None:
             await go(app, number)
         assert (await handle.result())["price"] == 5
         assert app.crashes == 1
+
+
+@limpet.agent(name="versions_without_turns")
+async def without_turns(run: limpet.Run) -> str:
+    """Wait once, outside any turn."""
+    return await run.receive("go", str)
+
+
+async def test_a_patch_that_no_turn_applies_is_shown_as_such() -> None:
+    """While it waits, and after the run has ended without a turn."""
+    async with testing.app(without_turns) as app:
+        await app.start(without_turns, id="r")
+        await app.settle()
+        await app.patch("r", facts={"price": 5})
+        assert "1 for the next turn" in str(await app.state("r"))
+        await app.signal("r", "go", "go")
+        await app.settle()
+        assert "1 not applied: the run ended before its next turn" in str(await app.state("r"))
+        assert (await app.show("r")).patches == 1
