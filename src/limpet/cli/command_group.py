@@ -1,5 +1,6 @@
 """The command group: registers commands, formats the help, and turns every error into a message and an exit code."""
 
+import logging
 import os
 import sys
 import traceback
@@ -108,9 +109,13 @@ def error_options(words: Sequence[str]) -> Iterator[list[str]]:
     before, after = list(words[:cut]), words[cut:]
     debug = "--debug" in before or os.environ.get(DEBUG, "0") not in ("", "0")
     token = _error_format.set(ErrorFormat(json="--json" in before, debug=debug))
+    unless_configured = logging.NullHandler()
+    if "--json" in before:  # Otherwise Python prints warnings to stderr, which has nothing but one error then.
+        logging.getLogger("limpet").addHandler(unless_configured)
     try:
         yield [*(word for word in before if word != "--debug"), *after]
     finally:
+        logging.getLogger("limpet").removeHandler(unless_configured)
         _error_format.reset(token)
 
 

@@ -105,6 +105,17 @@ async def test_an_unreachable_server_is_reported(tmp_path: Path) -> None:
         await Store(PostgresBackend(f"postgresql://ann@127.0.0.1:1/x?sslrootcert={tmp_path}", patience=0)).open()
 
 
+async def test_a_long_wait_for_a_server_is_logged_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a person at a terminal, or a reader of the log, learns why nothing happens."""
+    monkeypatch.setattr("limpet.stores.postgres.backend.TELL_AFTER", 0)
+    with pytest.raises(StoreUnavailable):
+        await Store(PostgresBackend("postgresql://ann@127.0.0.1:1/x", patience="500ms")).open()
+    [told] = [each.getMessage() for each in caplog.records]
+    assert told.startswith("no connection yet, trying for 0.5 s: ")
+
+
 # Refused servers
 
 

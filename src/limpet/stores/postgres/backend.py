@@ -4,6 +4,7 @@ A lost connection is replaced, and the interrupted work is repeated. Nothing is 
 is found before it is repeated. Row locks of a transaction that is still ending on the server are waited for.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from select import POLLIN, poll
@@ -60,11 +61,15 @@ from limpet.stores.writes import Extension, Op, Transact, Transacted
 
 __all__ = ["PostgresBackend"]
 
+log = logging.getLogger("limpet")
+
 T = TypeVar("T")
 
 PATIENCE = "20s"
 """How long to wait for an unavailable server."""
 PAUSE = 0.1
+# Seconds after which a log line says that the server is unavailable.
+TELL_AFTER = 1.0
 COLLISIONS = 100
 POLL_EVERY = {True: 0.25, False: 0.05}
 """Seconds between two polls of the sequence, with and without LISTEN."""
@@ -344,7 +349,7 @@ class PostgresBackend(SqlReads):
 
     def _until_known(self, work: Callable[[], T]) -> T:
         """Repeat until the outcome is known: immediately after a collision, for a limited time after a loss."""
-        deadline, collisions = monotonic() + self._patience, 0
+        began, collisions, is_told = monotonic(), 0, False
         while True:
             try:
                 return work()
@@ -355,8 +360,11 @@ class PostgresBackend(SqlReads):
             except _Lost as loss:
                 self._readers.clear()  # The other connections are probably lost, too.
                 self._theirs.clear()
-                if self._interrupted.wait(PAUSE) or monotonic() > deadline:
+                if self._interrupted.wait(PAUSE) or monotonic() > began + self._patience:
                     raise _gone(loss.error) from loss.error
+                if not is_told and monotonic() > began + TELL_AFTER:
+                    is_told = True
+                    log.warning("no connection yet, trying for %g s: %s", self._patience, _first_line(loss.error))
 
     # Watching for changes
 
