@@ -42,15 +42,26 @@ def bench(
 
     SQLite: in a temporary folder beside the file, or in the current folder. PostgreSQL: in a temporary schema.
     """
-    logging.getLogger("limpet").setLevel(logging.ERROR)  # keep the worker's log out of the table
     load = BenchLoad(steps=steps, runs=runs)
-    with bar("bench"), _temporary_store(url) as (address, loop):
+    with _quiet_log(), bar("bench"), _temporary_store(url) as (address, loop):
         found = _measured(address, loop, load)
     if json:
         print_json(found)
         return
     print_table([_line(each) for each in found], FIGURES, none="")
     print_text("\nCompare ratios, not figures: figures vary between machines and moments. Each is a median of three.")
+
+
+@contextmanager
+def _quiet_log() -> Iterator[None]:
+    """Keep the worker's log out of the table, except for errors."""
+    log = logging.getLogger("limpet")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def _measured(address: str, loop: Baseline, load: BenchLoad) -> list[Measurement]:
