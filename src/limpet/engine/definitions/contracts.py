@@ -69,23 +69,22 @@ async def _elsewhere(run: Any, input: Any) -> Any:  # noqa: ARG001
 
 
 async def save_contracts(store: Store, agents: Sequence[Agent[Any, Any]], *, served: bool) -> None:
-    """Save the contracts of agents.
+    """Save the contracts of agents, unless the store has them as the newest of their names.
 
-    With `served`, they become the newest of their names. Without, only agents with a new name are saved.
+    With `served`, they become that. Without, only agents with a new name are saved.
     """
-    rows = [
-        ContractRow(agent=each.name, version=each.version, hash=each.contract_hash, contract=canonical(each.contract()))
-        for each in agents
-    ]
-    if not rows:
+    if not agents:
         return
-    known = await store.contracts()
-    if not served:
-        known_names = {row.agent for row in known}
-        await store.save_contracts([row for row in rows if row.agent not in known_names])
-        return
-    newest = {row.agent: row.version for row in known}
-    older = [(row.agent, row.version) for row in rows if newest.get(row.agent, row.version) != row.version]
+    newest = {row.agent: row for row in await store.contracts()}  # the newest of a name comes last
+    rows, older = [], []
+    for each in agents:
+        known = newest.get(each.name)
+        if known is not None and (not served or (known.version, known.hash) == (each.version, each.contract_hash)):
+            continue
+        contract = canonical(each.contract())
+        rows.append(ContractRow(agent=each.name, version=each.version, hash=each.contract_hash, contract=contract))
+        if known is not None and known.version != each.version:
+            older.append((each.name, each.version))
     await store.save_contracts(rows, again=older)
 
 

@@ -56,6 +56,7 @@ class WorkerLoop:
         Returns the number of runs claimed.
         """
         self._listener = listener
+        listener.add_callback(self._work_hint.set)  # first, because the store's watch takes time to connect
         await self.host.start(listener)
         found = await self.claim()
         self.host.run_in_background(self._claim_loop(), "limpet:worker")
@@ -109,7 +110,6 @@ class WorkerLoop:
     # Claims
 
     async def _claim_loop(self) -> None:
-        self._listener.add_callback(self._work_hint.set)
         try:
             while not self.host.is_stopping:
                 await self._wait_for_work()

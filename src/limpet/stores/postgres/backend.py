@@ -143,13 +143,14 @@ class PostgresBackend(SqlReads):
     def _prepare(self, db: Connection) -> None:
         """Create or migrate the schema, and prepare a connection for writing."""
         migrate(db, self._address.schema, self._sql)
-        query(db, self._sql["drop_receipts"], (self._name,))
-        query(db, self._sql["receipt"], (self._name, self._batch))
         self._means.wire.make_ready(db, writes=True)
+        old, own = compiled(self._sql["drop_old_receipts"]), compiled(self._sql["receipt"])
+        receipt = BoundStatement(own, own.encode((self._name, self._batch)))
+        self._means.wire.send(db, [BoundStatement(old), receipt])
 
     def _why_read_only(self, db: Connection) -> ReadOnlyStore | None:
         """Return why this server, session or role cannot write to the store, or None."""
-        [(is_standby, is_session)] = query(db, self._sql["accepts_writes"])
+        [(is_standby, is_session, role, may_write)] = query(db, self._sql["accepts_writes"])
         if is_standby:
             fix = "Point the URL at the primary. Queries such as `limpet show` work here."
             return ReadOnlyStore(reason=STANDBY, fix=fix, is_standby=True)
@@ -157,9 +158,6 @@ class PostgresBackend(SqlReads):
             reason = "its transactions are read-only (default_transaction_read_only is on)"
             fix = "Set default_transaction_read_only = off for this role or database."
             return ReadOnlyStore(reason=reason, fix=fix)
-        if schema_version(db, self._address.schema, self._sql) == 0:
-            return None
-        [(role, may_write)] = query(db, self._sql["may_write"])
         if may_write:
             return None
         fix = "Use a role that may write. Queries such as `limpet show` work with this one."
@@ -214,7 +212,7 @@ class PostgresBackend(SqlReads):
         if self._writing is not None:
             with suppress(psycopg.Error):  # Their leases decide then.
                 query(self._writing, self._sql["end_leases"], (self._workers.all(), self._workers.host))
-                query(self._writing, self._sql["drop_receipts"], (self._name,))
+                query(self._writing, self._sql["drop_receipt"], (self._name,))
         self._disconnect()
 
     def reopen(self) -> None:

@@ -13,13 +13,11 @@ SELECT pg_is_in_recovery(),
     current_setting('server_encoding')
 
 -- name: accepts_writes
--- Whether this server and session accept writes at all.
-SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on'
-
--- name: may_write
--- Whether this role may write what every operation writes.
-SELECT current_user, has_table_privilege('{schema}.streams', 'INSERT') AND has_table_privilege('{schema}.streams', 'UPDATE')
-    AND has_table_privilege('{schema}.events', 'INSERT') AND has_table_privilege('{schema}.receipts', 'INSERT')
+-- Whether this server and session accept writes at all, and whether this role may write what every operation writes.
+SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', current_user,
+    CASE WHEN to_regclass('{schema}.meta') IS NULL THEN true ELSE
+        has_table_privilege('{schema}.streams', 'INSERT') AND has_table_privilege('{schema}.streams', 'UPDATE')
+        AND has_table_privilege('{schema}.events', 'INSERT') AND has_table_privilege('{schema}.receipts', 'INSERT') END
 
 -- name: now
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
@@ -40,8 +38,11 @@ ON CONFLICT (writer) DO UPDATE SET batch = excluded.batch, time = now()
 -- name: last_receipt
 SELECT batch FROM {schema}.receipts WHERE writer = %b::text FOR UPDATE
 
--- name: drop_receipts
-DELETE FROM {schema}.receipts WHERE writer = %b::text OR time < now() - interval '1 day'
+-- name: drop_receipt
+DELETE FROM {schema}.receipts WHERE writer = %b::text
+
+-- name: drop_old_receipts
+DELETE FROM {schema}.receipts WHERE time < now() - interval '1 day'
 
 -- name: begin
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE
