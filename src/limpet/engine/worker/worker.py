@@ -40,6 +40,8 @@ class WorkerLoop:
         """Number of runs that are being created here."""
         self._has_backlog = False
         """Whether other runs may wait until this worker has room."""
+        self._queued = 0
+        """Number of runs that were created here and had to queue."""
         self._work_hint = asyncio.Event()
         """Set when something in the store changed or a timer is due: a claim may find something."""
         self._work_now = asyncio.Event()
@@ -58,6 +60,7 @@ class WorkerLoop:
         self._listener = listener
         listener.add_callback(self._work_hint.set)  # first, because the store's watch takes time to connect
         await self.host.start(listener)
+        self._work_hint.clear()  # the claim finds what has changed until now
         found = await self.claim()
         self.host.run_in_background(self._claim_loop(), "limpet:worker")
         for duty in self._duties:
@@ -75,6 +78,7 @@ class WorkerLoop:
         `write` creates it; if it gets a worker, it also claims the run for that worker, unless the run must queue.
         """
         if not self._has_room(agent, version):
+            self._queued += 1
             await write(None)
             self.wake()
             return
@@ -176,9 +180,10 @@ class WorkerLoop:
         now = self.host.kit.now()
         self._wake_times = {run: wake for run, wake in self._wake_times.items() if wake > now}
         async with self.host.claiming:
-            limit = self.host.room
+            limit, queued = self.host.room, self._queued
             claimed = await self._claim(limit) if limit > 0 else ()
-            self._has_backlog = len(claimed) >= limit
+            # A run that was created meanwhile queues, although this claim has not seen it.
+            self._has_backlog = len(claimed) >= limit or self._queued > queued
             for each in claimed:
                 self._take(each)
         return len(claimed)
