@@ -34,7 +34,7 @@ Opening = (
 Settling = b.StepCompleted | b.StepFailed | b.StepResolved | b.WaitEnded
 
 
-class Record(Struct):
+class Record(Struct, gc=False):
     """The record of one call in the log."""
 
     name: str
