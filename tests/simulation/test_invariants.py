@@ -1,6 +1,7 @@
 """The invariants can fail: each reports its name if the engine, the store or a log is faulty."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -151,20 +152,23 @@ STRANGE: list[tuple[str, Callable[[Any], bool], Change]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def tapes() -> list[list[Seen]]:
-    """Return the events of some simulations."""
-    return [simulate(seed).watcher.tape for seed in range(8)]
+@cache
+def tape(seed: int) -> list[Seen]:
+    """Return the events of a simulation."""
+    return simulate(seed).watcher.tape
+
+
+def tapes() -> Iterator[list[Seen]]:
+    """Return the events of simulations, as many as a test needs to find its event."""
+    return map(tape, range(40))
 
 
 @pytest.mark.parametrize(("name", "where", "change"), STRANGE, ids=[f"{each[0]}-{n}" for n, each in enumerate(STRANGE)])
-def test_a_changed_event_violates_its_invariant(
-    tapes: list[list[Seen]], name: str, where: Callable[[Any], bool], change: Change
-) -> None:
+def test_a_changed_event_violates_its_invariant(name: str, where: Callable[[Any], bool], change: Change) -> None:
     """One event of a correct log is changed."""
-    tape, place = next((tape, place) for tape in tapes for place, seen in enumerate(tape) if where(seen[1]))
+    found, place = next((found, place) for found in tapes() for place, seen in enumerate(found) if where(seen[1]))
     watcher = Watcher()
-    for seen in [*tape[:place], *change(tape[place]), *tape[place + 1 :]]:
+    for seen in [*found[:place], *change(found[place]), *found[place + 1 :]]:
         watcher.take(*seen)
     watcher.whole()
     with pytest.raises(AssertionError, match=f"^{name} "):
@@ -178,8 +182,8 @@ def test_an_effect_after_the_end_is_found() -> None:
         done.watcher.check()
 
 
-def test_a_fork_that_is_pruned_without_its_origin_is_found(tapes: list[list[Seen]]) -> None:
-    forked = next(tape for tape in tapes if any(isinstance(body, b.RunForked) for _, body, _ in tape))
+def test_a_fork_that_is_pruned_without_its_origin_is_found() -> None:
+    forked = next(found for found in tapes() if any(isinstance(body, b.RunForked) for _, body, _ in found))
     watcher = Watcher()
     for seen in forked:
         watcher.take(*seen)

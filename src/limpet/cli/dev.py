@@ -15,7 +15,8 @@ from limpet.cli.browser import open_page
 from limpet.cli.command_group import command, example
 from limpet.cli.options import Json, NoBrowser, new_token
 from limpet.cli.output import print_json
-from limpet.cli.reload import ReloadOptions, develop, parse_target
+from limpet.cli.reload import ReloadOptions, develop
+from limpet.cli.target import parse_target
 from limpet.errors import FileFailed
 
 __all__ = ["init_project", "starters"]

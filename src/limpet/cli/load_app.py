@@ -11,12 +11,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 import msgspec
 import typer
 
 import limpet
+from limpet.cli.target import parse_target
 from limpet.compose import is_server, open_engine
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.worker.engine import Engine
@@ -30,7 +32,6 @@ __all__ = [
     "app_target",
     "idle_app",
     "load_worker",
-    "make_worker",
     "named_app",
     "run_in_app",
     "run_with_app",
@@ -47,13 +48,12 @@ LOOK = 1.0
 
 
 def load_worker(target: str, url: str | None, worker: Worker, engine: str | None = None) -> App:
-    """Load MODULE:ATTRIBUTE, and return it as an app with a worker."""
-    app = make_worker(_load(target), target, url, worker)
+    """Load a file or MODULE:ATTRIBUTE, and return it as an app with a worker."""
+    app = _with_worker(_load(target), target, url, worker)
     return app if engine is None else app.with_engine(named_engine(engine))
 
 
-def make_worker(found: Any, target: str, url: str | None, worker: Worker) -> App:
-    """Return an app with a worker, from an app, an agent or a list of agents."""
+def _with_worker(found: Any, target: str, url: str | None, worker: Worker) -> App:
     if url is not None and is_server(url):
         raise NotRemote(what="a worker")
     agents = _agents_of(found, target)
@@ -86,10 +86,10 @@ def _agents_of(found: Any, target: str) -> Sequence[Agent[Any, Any]]:
 
 
 def app_target(target: str | None, how: str = "--app ") -> str:
-    """Return MODULE:ATTRIBUTE as given, or as pyproject.toml names it."""
+    """Return the code as given, or as pyproject.toml names it."""
     if found := target or _configured():
         return found
-    raise typer.BadParameter(f"no app given; pass {how}MODULE:ATTRIBUTE, or set LIMPET_APP")
+    raise typer.BadParameter(f"no app given; pass {how}MODULE:ATTRIBUTE or a file, or set LIMPET_APP")
 
 
 def worker_command(engine: str = "") -> str:
@@ -175,23 +175,32 @@ async def serve_until_stopped(app: AbstractAsyncContextManager[App], *, json: bo
         log.info("Stopping: finishing running effects and releasing runs.")
 
 
-def _load(target: str) -> Any:
-    """Import MODULE and return its ATTRIBUTE. The working directory is searched first, as with `python -m`."""
-    module, _, attribute = target.partition(":")
-    if not module or not attribute:
-        raise typer.BadParameter(f"{target!r} is not MODULE:ATTRIBUTE, such as support:app")
-    sys.path.insert(0, str(Path.cwd()))
+def _load(given: str) -> Any:
+    """Import the code that a command names, and return its attribute; of a file its first app, else all its agents."""
+    target = parse_target(given)
+    sys.path.insert(0, str(target.folder))
     try:
-        found: Any = importlib.import_module(module)
+        found: Any = importlib.import_module(target.module)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+        if error.name is None or not f"{target.module}.".startswith(f"{error.name}."):
             raise  # the module exists, but imports a missing one
-        raise typer.BadParameter(f"no module {error.name!r} in {Path.cwd()} or on the path") from error
-    for name in attribute.split("."):
+        raise typer.BadParameter(f"no module {error.name!r} in {target.folder} or on the path") from error
+    if not target.attribute:
+        return _served_by(found, given)
+    for name in target.attribute.split("."):
         if not hasattr(found, name):
-            raise typer.BadParameter(f"{module} has no {attribute!r}")
+            raise typer.BadParameter(f"{target.module} has no {target.attribute!r}")
         found = getattr(found, name)
     return found
+
+
+def _served_by(module: ModuleType, given: str) -> App | list[Agent[Any, Any]]:
+    held = list(vars(module).values())
+    apps = [each for each in held if isinstance(each, App) and each.serves]
+    agents = list({id(each): each for each in held if isinstance(each, Agent)}.values())
+    if not apps and not agents:
+        raise typer.BadParameter(f"{given} has no app with agents, and no agent")
+    return apps[0] if apps else agents
 
 
 def run_with_app(url: str | None, work: Callable[[App], Awaitable[T]], *, creates_store: bool = False) -> T:

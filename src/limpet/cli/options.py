@@ -162,7 +162,7 @@ Code = Annotated[
     typer.Option(
         "--app",
         envvar="LIMPET_APP",
-        help="App to load, as MODULE:ATTRIBUTE. Default: [tool.limpet] app in pyproject.toml.",
+        help="App to load, as MODULE:ATTRIBUTE or a file. Default: [tool.limpet] app in pyproject.toml.",
     ),
 ]
 OwnUrl = Annotated[

@@ -41,7 +41,9 @@ def prompt(
     code: Annotated[
         str | None,
         typer.Option(
-            "--app", metavar="MODULE:ATTRIBUTE", help="App to load. Needed only if the agent builds its own context."
+            "--app",
+            metavar="FILE|MODULE:ATTRIBUTE",
+            help="App to load. Needed only if the agent builds its own context.",
         ),
     ] = None,
     url: OwnUrl = None,

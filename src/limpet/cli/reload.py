@@ -12,9 +12,10 @@ from msgspec import Struct
 
 from limpet.cli.dev_dashboard import DevDashboard
 from limpet.cli.output import clean
+from limpet.cli.target import Target
 from limpet.clock import SystemClock, microseconds
 
-__all__ = ["ReloadOptions", "Target", "develop", "parse_target"]
+__all__ = ["ReloadOptions", "develop"]
 
 # Microseconds between two scans of the files.
 LOOK = 200_000
@@ -22,14 +23,6 @@ LOOK = 200_000
 MARGIN = 2.0
 FOREIGN = ("__pycache__", "node_modules", "site-packages")
 Stamps = dict[Path, tuple[int, int]]
-
-
-class Target(Struct, frozen=True, kw_only=True):
-    """The code to serve, and the folder to watch."""
-
-    name: str
-    """A module, or MODULE:ATTRIBUTE."""
-    folder: Path
 
 
 class ReloadOptions(Struct, frozen=True, kw_only=True):
@@ -43,20 +36,6 @@ class ReloadOptions(Struct, frozen=True, kw_only=True):
     """Port of the dashboard, 0 for a free one; None for no dashboard."""
     opens: bool
     """Whether to open the dashboard in a browser."""
-
-
-def parse_target(target: str) -> Target:
-    """Parse a file name, or MODULE:ATTRIBUTE in the current folder."""
-    if not target.endswith(".py"):
-        if ":" not in target:
-            raise typer.BadParameter(f"{target!r} is neither a file, such as app.py, nor MODULE:ATTRIBUTE")
-        return Target(name=target, folder=Path.cwd())
-    path = Path(target).absolute()
-    if not path.is_file():
-        raise typer.BadParameter(f"no file {target}")
-    if not path.stem.isidentifier():
-        raise typer.BadParameter(f"{path.name} cannot be imported: {path.stem!r} is not a valid module name")
-    return Target(name=path.stem, folder=path.parent)
 
 
 async def develop(wanted: ReloadOptions) -> None:
@@ -121,7 +100,7 @@ class _Reloader:
     async def _spawn(self, report: int) -> asyncio.subprocess.Process:
         """Start a worker in its own process group, so that Ctrl-C reaches only the supervisor."""
         wanted = self._wanted
-        words = [wanted.target.name, str(wanted.target.folder), str(self._lifeline), wanted.grace]
+        words = [wanted.target.given, str(wanted.target.folder), str(self._lifeline), wanted.grace]
         words += [wanted.url or "", "json" if wanted.json else "", str(report)]
         return await asyncio.create_subprocess_exec(
             sys.executable,

@@ -1,7 +1,6 @@
 """The worker process of `limpet dev`: loads the user's code, executes its runs and shows them, until SIGTERM."""
 
 import asyncio
-import importlib
 import logging
 import os
 import sys
@@ -15,9 +14,8 @@ import typer
 
 from limpet.cli.command_group import failed
 from limpet.cli.lifeline import hold_lifeline
-from limpet.cli.load_app import load_worker, make_worker, serve_until_stopped
+from limpet.cli.load_app import load_worker, serve_until_stopped
 from limpet.cli.watch import watch
-from limpet.engine.definitions.agents import Agent
 from limpet.engine.worker.worker_settings import Worker
 from limpet.service.app import App
 
@@ -44,10 +42,9 @@ def main(*words: str) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", handlers=[_LiveStderrHandler()]
     )
-    sys.path.insert(0, folder)
     sys.dont_write_bytecode = True  # else a change within the same second would load the stale bytecode
     try:
-        app = _app(target, url or None, Worker(grace=grace))
+        app = load_worker(target, url or None, Worker(grace=grace))
     except typer.BadParameter as error:
         return failed(error)
     except Exception as error:  # noqa: BLE001 - user code may raise anything on import
@@ -55,18 +52,6 @@ def main(*words: str) -> int:
         return 1
     asyncio.run(serve_until_stopped(_shown(app, json=bool(json), report=int(report)), json=bool(json)))
     return 0
-
-
-def _app(target: str, url: str | None, worker: Worker) -> App:
-    """Return the app to serve: MODULE:ATTRIBUTE, or from a file its first app, else all its agents."""
-    if ":" in target:
-        return load_worker(target, url, worker)
-    held = list(vars(importlib.import_module(target)).values())
-    apps = [each for each in held if isinstance(each, App) and each.serves]
-    agents = list({id(each): each for each in held if isinstance(each, Agent)}.values())
-    if not apps and not agents:
-        raise typer.BadParameter(f"{target}.py has no app with agents, and no agent")
-    return make_worker(apps[0] if apps else agents, target, url, worker)
 
 
 @asynccontextmanager

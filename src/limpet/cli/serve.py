@@ -44,7 +44,7 @@ __all__: list[str] = []
 Agents = Annotated[
     str | None,
     typer.Option(
-        "--app", metavar="MODULE:ATTRIBUTE", help="App to load. Needed only if an agent builds its own context."
+        "--app", metavar="FILE|MODULE:ATTRIBUTE", help="App to load. Needed only if an agent builds its own context."
     ),
 ]
 
@@ -207,9 +207,10 @@ def worker(  # noqa: PLR0913 - all by name, and few at a time
     target: Annotated[
         str | None,
         typer.Argument(
-            metavar="[MODULE:ATTRIBUTE]",
+            metavar="[FILE|MODULE:ATTRIBUTE]",
             envvar="LIMPET_APP",
-            help="App, agent or list of agents to serve. Default: [tool.limpet] app in pyproject.toml.",
+            help="File with an app or agents; or an app, agent or list of agents as MODULE:ATTRIBUTE. "
+            "Default: [tool.limpet] app in pyproject.toml.",
             show_default=False,
         ),
     ] = None,
@@ -265,7 +266,7 @@ def worker(  # noqa: PLR0913 - all by name, and few at a time
 def doctor(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="[MODULE:ATTRIBUTE]", help="Also check this app, agent or list of agents."),
+        typer.Argument(metavar="[FILE|MODULE:ATTRIBUTE]", help="Also check this app, agent or list of agents."),
     ] = None,
     *,
     fix: Annotated[bool, typer.Option("--fix", help="Rebuild rows and counters that do not match the logs.")] = False,

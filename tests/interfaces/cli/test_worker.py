@@ -94,6 +94,21 @@ def test_a_worker_can_serve_a_single_agent_in_another_store(tmp_path: Path) -> N
         assert app.run(order, "book", id="o-1") == "R-1"
 
 
+def test_a_worker_serves_all_agents_of_a_file(tmp_path: Path) -> None:
+    """Like `limpet dev`, also from another folder."""
+    lines = ["import limpet"]
+    for name in ("reader", "writer"):
+        lines += ["@limpet.agent()", f"async def file_{name}(run: limpet.Run) -> str:", f"    return {name!r}"]
+    (tmp_path / "two_agents.py").write_text("\n".join(lines), encoding="utf-8")
+    url = f"sqlite:///{tmp_path}/limpet.db"
+    with PipedProgram([LIMPET, "worker", str(tmp_path / "two_agents.py"), "--url", url], cwd=ROOT) as process:
+        assert "serving file_reader, file_writer" in until(process, "serving")
+        with sync.open(url, worker=False) as app:
+            assert app.start("file_writer").result(timeout="20s") == "writer"
+        process.terminate()
+        process.stderr.read()
+
+
 @pytest.mark.parametrize("named", ["environment", "project", "nowhere"])
 def test_worker_uses_the_app_of_the_environment_or_project(tmp_path: Path, named: str) -> None:
     """`limpet show` suggests it, too."""
@@ -112,7 +127,7 @@ def test_worker_uses_the_app_of_the_environment_or_project(tmp_path: Path, named
     assert said.stdout.endswith(f"next: limpet worker {target}  (no live worker serves order 1)\n")
     with PipedProgram([LIMPET, "worker"], cwd=tmp_path, env=env) as process:
         if named == "nowhere":
-            assert "pass MODULE:ATTRIBUTE, or set LIMPET_APP" in until(process, "no app given")
+            assert "pass MODULE:ATTRIBUTE or a file, or set LIMPET_APP" in until(process, "no app given")
         else:
             assert "serving order" in until(process, "serving")
             process.terminate()
@@ -123,7 +138,7 @@ def test_worker_uses_the_app_of_the_environment_or_project(tmp_path: Path, named
 @pytest.mark.parametrize(
     ("target", "why"),
     [
-        ("tests.interfaces.cli.shop", "not MODULE:ATTRIBUTE"),
+        ("tests.interfaces.cli.shop", "is neither a file, such as app.py, nor MODULE:ATTRIBUTE"),
         ("tests.interfaces.cli.nowhere:app", "no module 'tests.interfaces.cli.nowhere'"),
         ("tests.interfaces.cli.shop:nothing", "has no 'nothing'"),
         ("tests.interfaces.cli.shop:FOLDER", "not an app, an agent or a list of agents"),
