@@ -1,4 +1,4 @@
-"""The user's code as a command names it: a file, or MODULE:ATTRIBUTE."""
+"""The user's code as a command names it: a file, or an attribute of a module or file."""
 
 from pathlib import Path
 
@@ -20,16 +20,16 @@ class Target(Struct, frozen=True, kw_only=True):
 
 
 def parse_target(given: str) -> Target:
-    """Parse a file name, or MODULE:ATTRIBUTE in the current folder, as with `python -m`."""
-    if not given.endswith(".py"):
-        module, _, attribute = given.partition(":")
-        if not module or not attribute:
-            reason = "is neither a file, such as app.py, nor MODULE:ATTRIBUTE, such as support:app"
-            raise typer.BadParameter(f"{given!r} {reason}")
-        return Target(given=given, module=module, attribute=attribute, folder=Path.cwd())
-    path = Path(given).absolute()
-    if not path.is_file():
-        raise typer.BadParameter(f"no file {given}")
-    if not path.stem.isidentifier():
-        raise typer.BadParameter(f"{path.name} cannot be imported: {path.stem!r} is not a valid module name")
-    return Target(given=given, module=path.stem, folder=path.parent)
+    """Parse FILE, FILE:ATTRIBUTE, or MODULE:ATTRIBUTE in the current folder, as with `python -m`."""
+    code, _, attribute = (given, "", "") if given.endswith(".py") else given.rpartition(":")
+    if code.endswith(".py"):
+        path = Path(code).absolute()
+        if not path.is_file():
+            raise typer.BadParameter(f"no file {code}")
+        if not path.stem.isidentifier():
+            raise typer.BadParameter(f"{path.name} cannot be imported: {path.stem!r} is not a valid module name")
+        return Target(given=given, module=path.stem, attribute=attribute, folder=path.parent)
+    if not code or not attribute:
+        reason = "is neither a file, such as app.py, nor MODULE:ATTRIBUTE, such as support:app"
+        raise typer.BadParameter(f"{given!r} {reason}")
+    return Target(given=given, module=code, attribute=attribute, folder=Path.cwd())

@@ -94,15 +94,17 @@ def test_a_worker_can_serve_a_single_agent_in_another_store(tmp_path: Path) -> N
         assert app.run(order, "book", id="o-1") == "R-1"
 
 
-def test_a_worker_serves_all_agents_of_a_file(tmp_path: Path) -> None:
-    """Like `limpet dev`, also from another folder."""
+@pytest.mark.parametrize(("attribute", "served"), [("", "file_reader, file_writer"), (":file_writer", "file_writer")])
+def test_a_worker_serves_a_file(tmp_path: Path, attribute: str, served: str) -> None:
+    """All its agents, like `limpet dev`, or an attribute; also from another folder."""
     lines = ["import limpet"]
     for name in ("reader", "writer"):
         lines += ["@limpet.agent()", f"async def file_{name}(run: limpet.Run) -> str:", f"    return {name!r}"]
     (tmp_path / "two_agents.py").write_text("\n".join(lines), encoding="utf-8")
     url = f"sqlite:///{tmp_path}/limpet.db"
-    with PipedProgram([LIMPET, "worker", str(tmp_path / "two_agents.py"), "--url", url], cwd=ROOT) as process:
-        assert "serving file_reader, file_writer" in until(process, "serving")
+    target = f"{tmp_path}/two_agents.py{attribute}"
+    with PipedProgram([LIMPET, "worker", target, "--url", url], cwd=ROOT) as process:
+        assert f"serving {served};" in until(process, "serving")
         with sync.open(url, worker=False) as app:
             assert app.start("file_writer").result(timeout="20s") == "writer"
         process.terminate()
