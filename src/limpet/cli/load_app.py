@@ -178,13 +178,15 @@ async def serve_until_stopped(app: AbstractAsyncContextManager[App], *, json: bo
 def _load(given: str) -> Any:
     """Import the code that a command names, and return its attribute; of a file its first app, else all its agents."""
     target = parse_target(given)
-    sys.path.insert(0, str(target.folder))
+    sys.path[:0] = dict.fromkeys((str(target.folder), str(Path.cwd())))
     try:
         found: Any = importlib.import_module(target.module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{target.module}.".startswith(f"{error.name}."):
             raise  # the module exists, but imports a missing one
         raise typer.BadParameter(f"no module {error.name!r} in {target.folder} or on the path") from error
+    if target.file is not None and target.file.resolve() != Path(getattr(found, "__file__", None) or "").resolve():
+        raise typer.BadParameter(f"{given} cannot be imported: another module has the name {target.module}; rename it")
     if not target.attribute:
         return _served_by(found, given)
     for name in target.attribute.split("."):

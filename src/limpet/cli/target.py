@@ -17,6 +17,8 @@ class Target(Struct, frozen=True, kw_only=True):
     """The app, agent or list of agents; "" for all of a file."""
     folder: Path
     """Where the module is searched first."""
+    file: Path | None = None
+    """The file, if one was given."""
 
 
 def parse_target(given: str) -> Target:
@@ -28,7 +30,10 @@ def parse_target(given: str) -> Target:
             raise typer.BadParameter(f"no file {code}")
         if not path.stem.isidentifier():
             raise typer.BadParameter(f"{path.name} cannot be imported: {path.stem!r} is not a valid module name")
-        return Target(given=given, module=path.stem, attribute=attribute, folder=path.parent)
+        folder, module = path.parent, path.stem
+        while (folder / "__init__.py").is_file():  # a module of a package, which may import its neighbours
+            folder, module = folder.parent, f"{folder.name}.{module}"
+        return Target(given=given, module=module, attribute=attribute, folder=folder, file=path)
     if not code or not attribute:
         reason = "is neither a file, such as app.py, nor MODULE:ATTRIBUTE, such as support:app"
         raise typer.BadParameter(f"{given!r} {reason}")

@@ -111,6 +111,28 @@ def test_a_worker_serves_a_file(tmp_path: Path, attribute: str, served: str) -> 
         process.stderr.read()
 
 
+def test_a_worker_serves_a_file_that_imports_its_neighbours(tmp_path: Path) -> None:
+    """From its package, and from the current folder."""
+    package = tmp_path / "file_package"
+    package.mkdir()
+    for name, text in (
+        ("file_package/__init__.py", ""),
+        ("file_package/words.py", "from file_neighbour import HELLO as HELLO"),
+        ("file_neighbour.py", "HELLO = 'hello'"),
+        (
+            "file_package/agents.py",
+            "import limpet\nfrom .words import HELLO\n@limpet.agent()\n"
+            "async def file_greeter(run: limpet.Run) -> str:\n    return HELLO",
+        ),
+    ):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    url = f"sqlite:///{tmp_path}/limpet.db"
+    with PipedProgram([LIMPET, "worker", "file_package/agents.py", "--url", url], cwd=tmp_path) as process:
+        assert "serving file_greeter" in until(process, "serving")
+        process.terminate()
+        process.stderr.read()
+
+
 @pytest.mark.parametrize("named", ["environment", "project", "nowhere"])
 def test_worker_uses_the_app_of_the_environment_or_project(tmp_path: Path, named: str) -> None:
     """`limpet show` suggests it, too."""
@@ -144,9 +166,12 @@ def test_worker_uses_the_app_of_the_environment_or_project(tmp_path: Path, named
         ("tests.interfaces.cli.nowhere:app", "no module 'tests.interfaces.cli.nowhere'"),
         ("tests.interfaces.cli.shop:nothing", "has no 'nothing'"),
         ("tests.interfaces.cli.shop:FOLDER", "not an app, an agent or a list of agents"),
+        ("{tmp_path}/queue.py", "another module has the name queue"),
+        ("{tmp_path}/nothing.py", "no file"),
     ],
 )
-def test_an_invalid_target_of_worker_is_wrong_usage(target: str, why: str) -> None:
+def test_an_invalid_target_of_worker_is_wrong_usage(target: str, why: str, tmp_path: Path) -> None:
     """The error gives the reason."""
-    done = preloaded.run([LIMPET, "worker", target], cwd=ROOT)
+    (tmp_path / "queue.py").touch()
+    done = preloaded.run([LIMPET, "worker", target.format(tmp_path=tmp_path)], cwd=ROOT)
     assert (done.returncode, why in done.stderr) == (2, True), done.stderr

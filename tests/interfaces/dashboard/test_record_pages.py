@@ -162,7 +162,7 @@ async def test_forms_patch_each_part_of_a_record() -> None:
             (
                 {"do": "set", "part": "fact", "key": "customer", "value": "mia", "source": "the phone"},
                 {"do": "set", "part": "data", "key": "box", "value": '{"cm": 40}'},
-                {"do": "revise", "item": "plate", "status": "doing"},
+                {"do": "revise", "item": "1", "status": "doing"},
                 {"do": "replan", "plan": " cup\r\n\r\nbowl\r\nplate"},
                 {"do": "ask", "question": "when", "text": "By when?"},
                 {"do": "answer", "question": "when", "text": "Friday"},
@@ -204,6 +204,53 @@ async def test_a_conflict_shows_the_newest_version_and_what_was_typed() -> None:
         assert [each.value for each in (await app.record("board")).known_facts] == [HOSTILE]
 
 
+async def test_a_plan_is_edited_by_what_its_page_shows() -> None:
+    """An item that is redacted, or not on one line, stays as it is, with its status."""
+    secret = "use sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJ now"
+    items = ["cup", secret, " a  b", "two\nlines"]
+    async with boards() as (app, ann):
+        await app.patch_record("board", read=5, plan=items)
+        await app.patch_record("board", read=6, revise={secret: "doing", "two\nlines": "done"})
+        page = await ann.page("/records/board")
+        assert secret not in page
+        [shown] = re.findall(r'<textarea[^>]* name="plan"[^>]*>([^<]*)</textarea>', page)
+        assert shown.splitlines()[2:] == ["a b", "two lines"]
+        edited = f"saucer\r\n{html.unescape(shown)}"
+        sent = await ann.send("/records/board", page, read="7", do="replan", plan=edited)
+        assert sent.status_code == 303
+        board = await app.record("board")
+        assert board.plan == ("saucer", *items)
+        assert board.plan_status == ("pending", "done", "doing", "pending", "done")
+        for place in (2, 3):
+            page = await ann.page("/records/board")
+            sent = await ann.send(
+                "/records/board", page, read=str(6 + place), do="revise", item=str(place), status="skipped"
+            )
+            assert sent.status_code == 303
+        assert (await app.record("board")).plan_status == ("pending", "done", "skipped", "skipped", "done")
+
+
+async def test_an_answer_is_never_attached_to_another_question(monkeypatch: Any) -> None:
+    """If its question is gone, the answer is shown above the forms, and no form has it."""
+    monkeypatch.setattr(shared_record_pages, "MOST", 1)
+    async with boards() as (app, ann):
+        await app.patch_record("board", read=5, questions={"q1": "By when?", "q2": "For whom?"})
+        page = await ann.page("/records/board")
+        await app.patch_record("board", read=6, close=["q1"], plan=["plate", "cup"], by="eve")
+        fields = {"do": "answer", "question": "q1", "text": "my long answer"}
+        sent = await ann.send("/records/board", page, read="6", **fields)
+        assert sent.status_code == 409
+        assert '<dt>text</dt><dd class="said wrap">my long answer</dd>' in sent.text
+        assert "my long answer</textarea>" not in sent.text
+        typed = {"do": "replan", "plan": "bowl"}
+        sent = await ann.send("/records/board", page, read="6", **typed)
+        assert (sent.status_code, "bowl</textarea>" in sent.text) == (409, True), (
+            "all but one item is cut from the page"
+        )
+        sent = await ann.send("/records/board", page, read="6", do="revise", item="1", status="done")
+        assert (sent.status_code, '<dd class="said wrap">plate</dd>' in sent.text) == (409, True)
+
+
 async def test_a_repeated_form_patches_once_and_a_wrong_one_says_why() -> None:
     """The id of a form is that of its command. An older version has no forms."""
     async with boards() as (app, ann):
@@ -219,7 +266,9 @@ async def test_a_repeated_form_patches_once_and_a_wrong_one_says_why() -> None:
         for fields, reason in (
             ({"do": "drop"}, "is none of set, remove"),
             ({"do": "set", "key": " "}, "Invalid key: is empty"),
-            ({"do": "revise", "item": "plate", "status": "lost"}, "lost"),
+            ({"do": "revise", "item": "1", "status": "lost"}, "lost"),
+            ({"do": "revise", "item": "2", "status": "done"}, "Invalid item: '2' is no place in the plan"),
+            ({"do": "replan", "plan": "saucer\nsaucer"}, "saucer\nsaucer</textarea>"),
             ({"do": "remove", "part": "fact", "key": "none"}, "none"),
             ({"do": "set", "key": "x", "value": "1", "read": "x"}, "read"),
         ):
@@ -236,6 +285,7 @@ async def test_a_form_creates_a_record() -> None:
         assert (sent.status_code, sent.headers["location"]) == (303, "/ui/records/board")
         sent = await ann.send("/records", page, do="set", record="board", key="owner", value="ben")
         assert (sent.status_code, "has changed since version 0" in sent.text) == (409, True)
+        assert 'name="value" value="ben"' in sent.text
         assert (await ann.send("/records", page, do="set", record=" ", key="x")).status_code == 422
         assert [each.value for each in (await app.record("board")).known_facts] == ["ann"]
 

@@ -40,8 +40,8 @@ class WorkerLoop:
         """Number of runs that are being created here."""
         self._has_backlog = False
         """Whether other runs may wait until this worker has room."""
-        self._queued = 0
-        """Number of runs that were created here and had to queue."""
+        self._queueing = self._queued = 0
+        """Number of runs that are being created here and have to queue, and of those that had to."""
         self._work_hint = asyncio.Event()
         """Set when something in the store changed or a timer is due: a claim may find something."""
         self._work_now = asyncio.Event()
@@ -78,9 +78,12 @@ class WorkerLoop:
         `write` creates it; if it gets a worker, it also claims the run for that worker, unless the run must queue.
         """
         if not self._has_room(agent, version):
-            self._queued += 1
-            await write(None)
-            self.wake()
+            self._queueing += 1
+            try:
+                await write(None)
+            finally:
+                self._queueing, self._queued = self._queueing - 1, self._queued + 1
+                self.wake()
             return
         self._coming += 1
         try:
@@ -182,8 +185,8 @@ class WorkerLoop:
         async with self.host.claiming:
             limit, queued = self.host.room, self._queued
             claimed = await self._claim(limit) if limit > 0 else ()
-            # A run that was created meanwhile queues, although this claim has not seen it.
-            self._has_backlog = len(claimed) >= limit or self._queued > queued
+            # A run that was being created meanwhile queues, although this claim may not have seen it.
+            self._has_backlog = len(claimed) >= limit or self._queueing > 0 or self._queued > queued
             for each in claimed:
                 self._take(each)
         return len(claimed)

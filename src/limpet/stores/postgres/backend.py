@@ -143,10 +143,10 @@ class PostgresBackend(SqlReads):
     def _prepare(self, db: Connection) -> None:
         """Create or migrate the schema, and prepare a connection for writing."""
         migrate(db, self._address.schema, self._sql)
-        self._means.wire.make_ready(db, writes=True)
         old, own = compiled(self._sql["drop_old_receipts"]), compiled(self._sql["receipt"])
         receipt = BoundStatement(own, own.encode((self._name, self._batch)))
-        self._means.wire.send(db, [BoundStatement(old), receipt])
+        self._means.wire.send(db, [BoundStatement(old), receipt])  # May wait for a transaction that is still ending.
+        self._means.wire.make_ready(db, writes=True)
 
     def _why_read_only(self, db: Connection) -> ReadOnlyStore | None:
         """Return why this server, session or role cannot write to the store, or None."""

@@ -15,7 +15,8 @@ SELECT pg_is_in_recovery(),
 -- name: accepts_writes
 -- Whether this server and session accept writes at all, and whether this role may write what every operation writes.
 SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', current_user,
-    CASE WHEN to_regclass('{schema}.meta') IS NULL THEN true ELSE
+    CASE WHEN to_regclass('{schema}.streams') IS NULL OR to_regclass('{schema}.events') IS NULL
+        OR to_regclass('{schema}.receipts') IS NULL THEN true ELSE
         has_table_privilege('{schema}.streams', 'INSERT') AND has_table_privilege('{schema}.streams', 'UPDATE')
         AND has_table_privilege('{schema}.events', 'INSERT') AND has_table_privilege('{schema}.receipts', 'INSERT') END
 

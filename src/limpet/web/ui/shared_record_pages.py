@@ -1,12 +1,12 @@
 """Shared records: a list, one record at any of its versions with who changed what, and forms that patch it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from starlette.responses import Response
 
-from limpet.errors import InvalidArgument, RecordConflict
+from limpet.errors import InvalidArgument, LimpetError, RecordConflict
 from limpet.service.page import number_of
 from limpet.web.replies import status_of
 from limpet.web.ui.form_values import json_or_text
@@ -23,14 +23,27 @@ MOST = 200
 # Characters before the first difference of two long values.
 BEFORE = 60
 STATUSES = ("pending", "doing", "done", "skipped")
+# Fields of the forms, except for those that say which form it is.
+FIELDS = ("record", "part", "key", "value", "source", "item", "status", "plan", "question", "text")
 
 
 async def records_page(page: PageContext) -> Response:
     """List the records, the newest first."""
-    cursor = page.request.query_params.get("cursor")
+    return await _list(page, page.request.query_params.get("cursor"))
+
+
+async def _list(page: PageContext, cursor: str | None = None, fault: LimpetError | None = None) -> Response:
     found = await page.ask("records", last=ON_A_PAGE, cursor=cursor)
     return await page.page(
-        "records.html", here="records", title="Records", records=found["items"], next=found["next"], cursor=cursor
+        "records.html",
+        here="records",
+        title="Records",
+        records=found["items"],
+        next=found["next"],
+        cursor=cursor,
+        code=200 if fault is None else status_of(fault),
+        fault=fault,
+        typed=_typed(page, fault),
     )
 
 
@@ -40,32 +53,69 @@ async def record_page(page: PageContext) -> Response:
 
 
 async def submit_new_record(page: PageContext) -> Response:
-    """Create a record with its first patch, and show it."""
-    name = page.form.get("record", "").strip()
-    if not name:
-        raise InvalidArgument(path="record", reason="is empty")
-    return await _patched(page, name, read=0)
+    """Create a record with its first patch, and show it. A fault is shown with what the person typed."""
+    try:
+        return await _patched(page, _filled(page.form, "record"), 0, ())
+    except LimpetError as error:
+        return await _list(page, fault=error)
 
 
 async def submit_record(page: PageContext) -> Response:
     """Patch a record from the version that the form was made with, and show it.
 
-    After a conflict, show the newest version with what the person typed.
+    After a fault, such as a conflict, show the newest version with what the person sent.
     """
     [name] = page.ids
+    plan: Sequence[PlanItem] = ()
     try:
-        return await _patched(page, name, read=_version(page.form.get("read", "")))
-    except RecordConflict as conflict:
-        return await _shown(page, {}, conflict)
+        read = _version(page.form.get("read", ""))
+        plan = await _plan_at(page, name, read)
+        return await _patched(page, name, read, plan)
+    except LimpetError as error:
+        return await _shown(page, {}, error, [*_sent(page.form, plan)])
 
 
-async def _patched(page: PageContext, name: str, *, read: int) -> Response:
+class PlanItem(NamedTuple):
+    """An item of a plan."""
+
+    shown: str
+    """On one line, and redacted."""
+    item: str
+
+
+async def _plan_at(page: PageContext, name: str, version: int) -> Sequence[PlanItem]:
+    """Return the plan that a form was made with: what the form shows of an item need not be the item."""
+    shown = await page.ask("record", record=name, version=version)
+    record = await page.app.record(name, version=version)
+    return [PlanItem(_in_a_line(text), item) for text, item in zip(shown["plan"], record.plan, strict=True)]
+
+
+def _in_a_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+async def _patched(page: PageContext, name: str, read: int, plan: Sequence[PlanItem]) -> Response:
     command = page.form.get("do", "")
     if command not in PATCHES:
         raise InvalidArgument(path="do", reason=f"{command[:20]!r} is none of {', '.join(PATCHES)}")
-    change = PATCHES[command](page.form)
+    change = PATCHES[command](page.form, plan)
     await page.ask("patch_record", record=name, read=read, command_id=page.form.get("command_id"), **change)
     return page.redirect(f"/records/{quote(name, safe='')}")
+
+
+def _typed(page: PageContext, fault: LimpetError | None) -> dict[str, str]:
+    """Return what the forms show in their fields: what was typed, after a fault."""
+    return {name: page.form.get(name, "") if fault is not None else "" for name in ("do", *FIELDS)}
+
+
+def _sent(form: Mapping[str, str], plan: Sequence[PlanItem]) -> Iterator[tuple[str, str]]:
+    """Yield what a person sent, field by field, so that nothing is lost if a form no longer has a place for it."""
+    for name in FIELDS:
+        text = form.get(name, "").strip()
+        if name == "item" and _is_place(text, plan):
+            text = plan[int(text)].shown
+        if text:
+            yield name, text
 
 
 def _version(text: str) -> int:
@@ -75,7 +125,7 @@ def _version(text: str) -> int:
     return int(text)
 
 
-def _entry(form: Mapping[str, str]) -> dict[str, Any]:
+def _entry(form: Mapping[str, str], _: Sequence[PlanItem]) -> dict[str, Any]:
     """Return a patch that sets a fact, or a value of the data."""
     entry = {_filled(form, "key"): json_or_text(form.get("value", ""))}
     if form.get("part") == "data":
@@ -83,14 +133,33 @@ def _entry(form: Mapping[str, str]) -> dict[str, Any]:
     return {"facts": entry, "source": form.get("source", "").strip()}
 
 
-def _removal(form: Mapping[str, str]) -> dict[str, Any]:
+def _removal(form: Mapping[str, str], _: Sequence[PlanItem]) -> dict[str, Any]:
     """Return a patch that removes a fact, or a value of the data."""
     return {"unset" if form.get("part") == "data" else "retract": [_filled(form, "key")]}
 
 
-def _plan(form: Mapping[str, str]) -> dict[str, Any]:
-    """Return a patch with a new plan, one item in each line."""
-    return {"plan": [line.strip() for line in form.get("plan", "").splitlines() if line.strip()]}
+def _new_plan(form: Mapping[str, str], plan: Sequence[PlanItem]) -> dict[str, Any]:
+    """Return a patch with a new plan, one item in each line. A line that shows an item of the old plan is that item."""
+    left = list(plan)
+    items = []
+    for line in filter(None, map(_in_a_line, form.get("plan", "").splitlines())):
+        known = next((each for each in left if each.shown == line), None)
+        if known is not None:
+            left.remove(known)
+        items.append(line if known is None else known.item)
+    return {"plan": items}
+
+
+def _revision(form: Mapping[str, str], plan: Sequence[PlanItem]) -> dict[str, Any]:
+    """Return a patch of an item's status. The form has the item's place in the plan."""
+    place = form.get("item", "")
+    if not _is_place(place, plan):
+        raise InvalidArgument(path="item", reason=f"{place[:20]!r} is no place in the plan")
+    return {"revise": {plan[int(place)].item: form.get("status", "")}}
+
+
+def _is_place(text: str, plan: Sequence[PlanItem]) -> bool:
+    return text.isdecimal() and len(text) < 10 and int(text) < len(plan)
 
 
 def _filled(form: Mapping[str, str], name: str) -> str:
@@ -102,18 +171,23 @@ def _filled(form: Mapping[str, str], name: str) -> str:
 
 
 # The patches of the forms of a record, and how each form is read.
-PATCHES: Mapping[str, Callable[[Mapping[str, str]], dict[str, Any]]] = {
+PATCHES: Mapping[str, Callable[[Mapping[str, str], Sequence[PlanItem]], dict[str, Any]]] = {
     "set": _entry,
     "remove": _removal,
-    "replan": _plan,
-    "revise": lambda form: {"revise": {_filled(form, "item"): form.get("status", "")}},
-    "ask": lambda form: {"questions": {_filled(form, "question"): _filled(form, "text")}},
-    "answer": lambda form: {"answered": {_filled(form, "question"): _filled(form, "text")}},
-    "close": lambda form: {"close": [_filled(form, "question")]},
+    "replan": _new_plan,
+    "revise": _revision,
+    "ask": lambda form, _: {"questions": {_filled(form, "question"): _filled(form, "text")}},
+    "answer": lambda form, _: {"answered": {_filled(form, "question"): _filled(form, "text")}},
+    "close": lambda form, _: {"close": [_filled(form, "question")]},
 }
 
 
-async def _shown(page: PageContext, query: Mapping[str, str], conflict: RecordConflict | None = None) -> Response:
+async def _shown(
+    page: PageContext,
+    query: Mapping[str, str],
+    fault: LimpetError | None = None,
+    sent: Sequence[tuple[str, str]] = (),
+) -> Response:
     [name] = page.ids
     newest = await page.ask("record", record=name)
     last = newest["version"]
@@ -135,9 +209,12 @@ async def _shown(page: PageContext, query: Mapping[str, str], conflict: RecordCo
         older=until - VERSIONS if until - VERSIONS > 1 else None,
         newer=min(until + VERSIONS, last) if until < last else None,
         cursor=given,
-        code=200 if conflict is None else status_of(conflict),
-        conflict=conflict,
-        typed={} if conflict is None else page.form,
+        code=200 if fault is None else status_of(fault),
+        fault=fault,
+        is_conflict=isinstance(fault, RecordConflict),
+        sent=sent,
+        typed=_typed(page, fault),
+        plan_lines=[_in_a_line(each) for each in record["plan"]],
         open_questions=[each for each in record["questions"] if each["answer"] is None],
         statuses=STATUSES,
     )
