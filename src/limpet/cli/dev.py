@@ -110,8 +110,8 @@ def dev(  # noqa: PLR0913 - all by name, and few at a time
 ) -> None:
     """Run a worker that restarts when the code changes, show its runs, and serve their dashboard, until Ctrl-C.
 
-    Watches every .py file below the folder of the file or its package, or below the current folder for a module. If the code cannot be
-    loaded, prints the error and tries again after the next change.
+    Watches every .py file below the folder of the file or its package, or below the current folder for a module. If the
+    code cannot be loaded, prints the error and tries again after the next change.
     """
     opens = not no_browser and not json and sys.stdout.isatty()
     shown = None if no_dashboard else port

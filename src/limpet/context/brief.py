@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
-from msgspec import Struct
 
 from limpet.events import Fact, Failure, Limits, Payload, Spent
 from limpet.events import bodies as b
@@ -17,6 +16,7 @@ from limpet.state import RunState, outdated
 from limpet.state.log_view import StepStatus, StepView
 from limpet.state.run import Decision
 from limpet.times import to_datetime, to_datetime_or_none
+from limpet.view import View
 
 __all__ = ["ENDS", "Brief", "BriefFact", "BriefStep", "Choice", "Chosen", "brief", "chosen_of"]
 
@@ -29,7 +29,7 @@ BEYOND = 20_000
 ENDS = 2 * LONG + BEYOND
 
 
-class BriefStep(Struct, frozen=True, kw_only=True):
+class BriefStep(View, frozen=True, kw_only=True):
     """A step that the agent ran."""
 
     number: int
@@ -46,7 +46,7 @@ class BriefStep(Struct, frozen=True, kw_only=True):
     """The error, shortened."""
 
 
-class Chosen(Struct, frozen=True, kw_only=True):
+class Chosen(View, frozen=True, kw_only=True):
     """A decision that the agent recorded."""
 
     question: str
@@ -59,7 +59,7 @@ class Chosen(Struct, frozen=True, kw_only=True):
     """Confidence of the agent, from 0 to 1."""
 
 
-class BriefFact(Struct, frozen=True, kw_only=True):
+class BriefFact(View, frozen=True, kw_only=True):
     """A fact that the agent knew, and how old it is."""
 
     key: str
@@ -93,7 +93,7 @@ class BriefFact(Struct, frozen=True, kw_only=True):
         return ", ".join(parts)
 
 
-class Choice(Struct, frozen=True, kw_only=True):
+class Choice(View, frozen=True, kw_only=True):
     """One possible answer to a request, and its effect."""
 
     answer: str
@@ -102,7 +102,7 @@ class Choice(Struct, frozen=True, kw_only=True):
     """The consequence of that answer."""
 
 
-class Brief(Struct, frozen=True, kw_only=True):
+class Brief(View, frozen=True, kw_only=True):
     """The facts that a person needs to decide a request."""
 
     agent: str

@@ -15,6 +15,7 @@ from limpet.context.window import BYTES, LEAST, bound_results, short, tokens
 from limpet.events import Artifact, Fact, Limits
 from limpet.events.values import encode
 from limpet.state import AgentState, outdated
+from limpet.view import View
 
 __all__ = ["ContextSlice", "Known", "SliceMessage", "describe", "slice_of"]
 
@@ -39,7 +40,7 @@ class SliceMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The tool whose result this is."""
 
 
-class ContextSlice(Struct, frozen=True, kw_only=True):
+class ContextSlice(View, frozen=True, kw_only=True):
     """The part of an agent's state that fits."""
 
     goal: str = ""

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from math import ceil
 
-from msgspec import Struct
-
 from limpet.service.batch_agent import OWN
 from limpet.service.resolve import each_run
 from limpet.stores import RequestFilter, RunFilter, RunRow, Store
 from limpet.stores.api.base import LARGEST_PAGE
 from limpet.times import to_datetime, to_datetime_or_none
+from limpet.view import View
 
 __all__ = ["Activity", "ActivityPeriod", "AgentActivity", "activity_of"]
 
@@ -23,7 +22,7 @@ REQUESTS = 1000
 SECOND = 1_000_000
 
 
-class ActivityPeriod(Struct, frozen=True, kw_only=True):
+class ActivityPeriod(View, frozen=True, kw_only=True):
     """Runs of a period."""
 
     start: datetime
@@ -38,7 +37,7 @@ class ActivityPeriod(Struct, frozen=True, kw_only=True):
     """Since when the oldest request that was opened in the period, and is still open, waits."""
 
 
-class AgentActivity(Struct, frozen=True, kw_only=True):
+class AgentActivity(View, frozen=True, kw_only=True):
     """Runs of one agent."""
 
     agent: str
@@ -67,7 +66,7 @@ class AgentActivity(Struct, frozen=True, kw_only=True):
     """Cost of all of them."""
 
 
-class Activity(Struct, frozen=True, kw_only=True):
+class Activity(View, frozen=True, kw_only=True):
     """How the newest runs went."""
 
     runs: int

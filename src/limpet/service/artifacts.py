@@ -2,7 +2,7 @@
 
 from base64 import b64encode
 
-from msgspec import Struct, UnsetType
+from msgspec import UnsetType
 
 from limpet.errors import NotFound
 from limpet.events import Payload
@@ -10,11 +10,12 @@ from limpet.events import bodies as b
 from limpet.service.pieces import RawPart, cut_text, read_part, read_text, whole_characters
 from limpet.service.resolve import suggest
 from limpet.stores import Store
+from limpet.view import View
 
 __all__ = ["ArtifactPiece", "content_of", "find_artifact", "piece_of"]
 
 
-class ArtifactPiece(Struct, frozen=True, kw_only=True):
+class ArtifactPiece(View, frozen=True, kw_only=True):
     """A piece of an artifact."""
 
     artifact_id: str

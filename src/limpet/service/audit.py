@@ -27,6 +27,7 @@ from limpet.service.verify import Verified
 from limpet.stores import Create, RunFilter, RunRow, Store
 from limpet.stores.writes import AUDIT
 from limpet.times import to_datetime
+from limpet.view import View
 
 __all__ = ["AuditEvent", "AuditFilter", "AuditInfo", "AuditLog", "audit_page", "export_audit", "verify_audit"]
 
@@ -59,7 +60,7 @@ class AuditEvent(Struct, frozen=True, kw_only=True):
     """Number of equal events that this one stands for."""
 
 
-class AuditInfo(Struct, frozen=True, kw_only=True):
+class AuditInfo(View, frozen=True, kw_only=True):
     """An event of the audit log."""
 
     log: str

@@ -18,6 +18,7 @@ from limpet.service.views import load_values
 from limpet.state import AgentState, LogView, RunState, StepView
 from limpet.state.log_view import SETTLED
 from limpet.stores import Store
+from limpet.view import View
 
 __all__ = ["Comparison", "DivergenceInfo", "compare"]
 
@@ -26,7 +27,7 @@ MOST = 2_000
 NONE = "—"
 
 
-class DivergenceInfo(Struct, frozen=True, kw_only=True):
+class DivergenceInfo(View, frozen=True, kw_only=True):
     """The first thing that differs between two runs."""
 
     seq: int

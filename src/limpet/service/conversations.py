@@ -29,6 +29,7 @@ from limpet.stores import RunFilter, RunRow, Store
 from limpet.stores.api.base import LARGEST_PAGE
 from limpet.stores.blobs import MESSAGE_INLINE, Blob
 from limpet.times import to_datetime
+from limpet.view import View
 
 # Number of newest messages that are searched for a repeated command.
 SEARCHED = 20
@@ -46,7 +47,7 @@ class Delivery(Struct, frozen=True):
     """Run that receives it; None if it waits for the next run."""
 
 
-class ConversationInfo(Struct, frozen=True, kw_only=True):
+class ConversationInfo(View, frozen=True, kw_only=True):
     """Summary of a conversation, for lists."""
 
     id: str
@@ -63,7 +64,7 @@ class ConversationInfo(Struct, frozen=True, kw_only=True):
     """The conversation that this one was forked from."""
 
 
-class SessionInfo(Struct, frozen=True, kw_only=True):
+class SessionInfo(View, frozen=True, kw_only=True):
     """Summary of a session, for lists."""
 
     id: str
@@ -76,7 +77,7 @@ class SessionInfo(Struct, frozen=True, kw_only=True):
     """Time of the last event."""
 
 
-class CompactionInfo(Struct, frozen=True, kw_only=True):
+class CompactionInfo(View, frozen=True, kw_only=True):
     """A summary that replaces messages of a conversation."""
 
     conversation: str

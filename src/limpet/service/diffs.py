@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, assert_never
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from limpet.events import AnyBody, Event, Payload
@@ -17,6 +16,7 @@ from limpet.state.patch import diff as patch_between
 from limpet.stores import RequestFilter, Store
 from limpet.stores.fork_reads import StepRange
 from limpet.times import format_time
+from limpet.view import View
 
 __all__ = ["ChangeInfo", "Diff", "diff", "of_step", "state_changes"]
 
@@ -25,7 +25,7 @@ MOST = 1000
 WINDOW = 64
 
 
-class ChangeInfo(Struct, frozen=True, kw_only=True):
+class ChangeInfo(View, frozen=True, kw_only=True):
     """One change, as data and as text."""
 
     part: str
@@ -42,7 +42,7 @@ class ChangeInfo(Struct, frozen=True, kw_only=True):
     """The change for people."""
 
 
-class Diff(Struct, frozen=True, kw_only=True):
+class Diff(View, frozen=True, kw_only=True):
     """The differences between two points of a run."""
 
     changes: tuple[ChangeInfo, ...]

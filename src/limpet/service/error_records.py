@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from limpet.engine.approvals.approvals import AFTER_EXPIRY, AFTER_REFUSAL, rejection
@@ -25,6 +24,7 @@ from limpet.state import LogView, RunState, StepView
 from limpet.stores import RequestFilter, Store
 from limpet.stores.fork_reads import StepRange
 from limpet.times import to_datetime
+from limpet.view import View
 
 __all__ = ["ERRORS", "REFUSALS", "ErrorInfo", "ErrorRecords", "Handled", "frame_at", "frame_lines"]
 
@@ -56,7 +56,7 @@ _CONTINUED = (
 )
 
 
-class ErrorInfo(Struct, frozen=True, kw_only=True):
+class ErrorInfo(View, frozen=True, kw_only=True):
     """A failure: of an attempt of a step, of a run, or of a compensation."""
 
     run: str

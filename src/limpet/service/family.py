@@ -4,14 +4,13 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Literal, cast
 
-from msgspec import Struct
-
 from limpet.engine.execution.views import Status
 from limpet.errors import NotFound
 from limpet.events import bodies as b
 from limpet.service.resolve import each_run, run_of
 from limpet.stores import RunFilter, RunRow, Store
 from limpet.times import to_datetime
+from limpet.view import View
 
 __all__ = ["Family", "Relation", "Relative", "family_of"]
 
@@ -20,7 +19,7 @@ MANY, GENERATIONS = 200, 20
 Relation = Literal["call", "start", "handoff", "notify", "fork"]
 
 
-class Relative(Struct, frozen=True, kw_only=True):
+class Relative(View, frozen=True, kw_only=True):
     """A run in a family."""
 
     id: str
@@ -37,7 +36,7 @@ class Relative(Struct, frozen=True, kw_only=True):
     """How it came from `source`: called, started, handed over to or notified by it, or forked from it."""
 
 
-class Family(Struct, frozen=True, kw_only=True):
+class Family(View, frozen=True, kw_only=True):
     """A run with its ancestors and descendants. Together with `source`, the list is a tree."""
 
     run: str

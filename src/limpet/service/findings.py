@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from msgspec import Struct
-
 from limpet.stores import RunFilter, RunRow, Store
+from limpet.view import View
 
 __all__ = ["MANY", "NAMED", "Finding", "Level", "count_of", "names_of", "some_rows"]
 
@@ -14,7 +13,7 @@ Level = Literal["ok", "warn", "bad"]
 MANY, NAMED = 1000, 3
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class Finding(View, frozen=True, kw_only=True):
     """Result of one check."""
 
     what: str

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from limpet.clock import Duration, microseconds
@@ -26,11 +25,12 @@ from limpet.service.settings import Settings
 from limpet.service.views import request_of
 from limpet.stores import RequestFilter, RequestRow
 from limpet.stores.api.base import LARGEST_PAGE
+from limpet.view import View
 
 __all__ = ["Decided", "GrantInfo", "Inbox"]
 
 
-class Decided(Struct, frozen=True, kw_only=True):
+class Decided(View, frozen=True, kw_only=True):
     """A decision of a request."""
 
     request: str
@@ -43,7 +43,7 @@ class Decided(Struct, frozen=True, kw_only=True):
     """Who decided."""
 
 
-class GrantInfo(Struct, frozen=True, kw_only=True):
+class GrantInfo(View, frozen=True, kw_only=True):
     """A standing approval of a run."""
 
     grant: str

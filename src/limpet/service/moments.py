@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any, TypedDict
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import asdict
 
 from limpet.clock import SECOND, to_microseconds
@@ -37,6 +36,7 @@ from limpet.state.patch import origin_of
 from limpet.stores import Store
 from limpet.stores.fork_reads import StepRange
 from limpet.times import format_time, to_datetime, to_datetime_or_none
+from limpet.view import View
 
 __all__ = ["JSON", "Moment", "MomentJson", "Point", "point", "state_after", "state_at", "used_by", "used_text"]
 
@@ -46,7 +46,7 @@ STEPS = 10
 _POINT = re.compile(r"(before|after|event):(\d{1,18})")
 
 
-class Point(Struct, frozen=True, kw_only=True):
+class Point(View, frozen=True, kw_only=True):
     """A point in a run's log. Pass at most one of its fields; the default is the end of the log."""
 
     before: int | None = None

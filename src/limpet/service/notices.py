@@ -9,20 +9,19 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Self, get_args
 
-from msgspec import Struct
-
 from limpet.engine.execution.kit import NoticeKind
 from limpet.engine.execution.views import Request
 from limpet.errors import DefinitionError
 from limpet.redaction import hide_secrets
 from limpet.secret import Secret
+from limpet.view import View
 
 __all__ = ["Channel", "Notice", "NoticeChannel", "RequestNotice", "RunNotice", "link_in", "told_of", "words_of"]
 
 LONGEST_NAME = 200
 
 
-class RunNotice(Struct, frozen=True, kw_only=True):
+class RunNotice(View, frozen=True, kw_only=True):
     """A run that has ended, or that waits for people or programs outside."""
 
     delivery: str

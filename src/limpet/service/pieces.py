@@ -7,14 +7,13 @@ credential that is cut in two matches no pattern.
 import asyncio
 from typing import NamedTuple
 
-from msgspec import Struct
-
 from limpet.errors import InvalidArgument, InvalidValue, NotFound
 from limpet.events import canonical
 from limpet.events.values import parse
 from limpet.redaction import hide_secrets, hide_secrets_in
 from limpet.service.resolve import run_of
 from limpet.stores import Store
+from limpet.view import View
 
 __all__ = [
     "DEFAULT_PIECE",
@@ -55,7 +54,7 @@ class RawPart(NamedTuple):
     """Size of the whole blob."""
 
 
-class ValuePiece(Struct, frozen=True, kw_only=True):
+class ValuePiece(View, frozen=True, kw_only=True):
     """A piece of a value, as JSON text."""
 
     blob: str

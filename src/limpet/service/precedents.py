@@ -3,8 +3,6 @@
 from datetime import datetime
 from typing import cast
 
-from msgspec import Struct
-
 from limpet.engine.execution.views import Status
 from limpet.journal import load_steps
 from limpet.service.resolve import each_run
@@ -12,6 +10,7 @@ from limpet.state.log_view import StepStatus, StepView
 from limpet.stores import RunFilter, RunRow, Store
 from limpet.stores.fork_reads import StepRange
 from limpet.times import to_datetime
+from limpet.view import View
 
 __all__ = ["Precedent", "precedents_of"]
 
@@ -19,7 +18,7 @@ __all__ = ["Precedent", "precedents_of"]
 RUNS, STEPS = 20, 100
 
 
-class Precedent(Struct, frozen=True, kw_only=True):
+class Precedent(View, frozen=True, kw_only=True):
     """The last call of the same tool in another run, and what followed."""
 
     run: str

@@ -3,7 +3,6 @@
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from limpet.context.slice import ContextSlice, Known, slice_of
 from limpet.engine.run.compaction import read_talk
@@ -28,6 +27,7 @@ from limpet.llm.summary import summary_request
 from limpet.service.conversations import last_message_at
 from limpet.service.moments import Point, point
 from limpet.stores import RunRow, Store
+from limpet.view import View
 
 __all__ = ["PromptView", "context_of", "read_prompt"]
 
@@ -39,7 +39,7 @@ RECENT = 500
 MANY = 10
 
 
-class PromptView(Struct, frozen=True, kw_only=True):
+class PromptView(View, frozen=True, kw_only=True):
     """The prompt of a model call, and why it contained each part."""
 
     run: str

@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any, Generic, NamedTuple, TypeVar, get_args
 
 import msgspec
-from msgspec import Struct
 
 from limpet.clock import SECOND, Duration, microseconds, to_microseconds
 from limpet.engine.approvals.refusals import Refusal
@@ -37,6 +36,7 @@ from limpet.service.views import event_views, load_values
 from limpet.service.where_conditions import all_of
 from limpet.stores import Place, RunRow, Store
 from limpet.times import to_datetime
+from limpet.view import View
 
 __all__ = [
     "CallInfo",
@@ -55,7 +55,7 @@ DECISIONS = ("decision.made",)
 SKEW = 300 * SECOND
 
 
-class DecisionInfo(Struct, frozen=True, kw_only=True):
+class DecisionInfo(View, frozen=True, kw_only=True):
     """A decision of an agent, with its options and reason."""
 
     run: str
@@ -78,7 +78,7 @@ class DecisionInfo(Struct, frozen=True, kw_only=True):
     """Confidence of the agent, from 0 to 1."""
 
 
-class CallInfo(Struct, frozen=True, kw_only=True):
+class CallInfo(View, frozen=True, kw_only=True):
     """A call of a tool, and the decision before it."""
 
     run: str

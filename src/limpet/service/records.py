@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from msgspec import Struct, UnsetType
+from msgspec import UnsetType
 
 from limpet.errors import NotFound
 from limpet.events import Event
@@ -16,11 +16,12 @@ from limpet.state.shared_record import RecordFold, RecordState, RecordUnit, unit
 from limpet.stores import RunFilter, RunRow, Store
 from limpet.stores.writes import RECORD
 from limpet.times import to_datetime
+from limpet.view import View
 
 __all__ = ["RecordInfo", "RecordUpdate", "UnitChange", "record_changes", "record_row", "records_page"]
 
 
-class RecordInfo(Struct, frozen=True, kw_only=True):
+class RecordInfo(View, frozen=True, kw_only=True):
     """Summary of a shared record, for lists."""
 
     name: str
@@ -33,7 +34,7 @@ class RecordInfo(Struct, frozen=True, kw_only=True):
     """When it was last patched."""
 
 
-class UnitChange(Struct, frozen=True, kw_only=True):
+class UnitChange(View, frozen=True, kw_only=True):
     """A change of one part of a shared record."""
 
     part: str
@@ -46,7 +47,7 @@ class UnitChange(Struct, frozen=True, kw_only=True):
     """Value after, null if it was removed."""
 
 
-class RecordUpdate(Struct, frozen=True, kw_only=True):
+class RecordUpdate(View, frozen=True, kw_only=True):
     """A patch of a shared record: who made it, and what it changed."""
 
     version: int

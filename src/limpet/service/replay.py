@@ -27,6 +27,7 @@ from limpet.service.views import Ended, read_end
 from limpet.state import AgentState
 from limpet.stores import Claimed, Inline, Store, WorkerRow
 from limpet.stores.memory import MemoryBackend
+from limpet.view import View
 
 __all__ = ["Replay", "ReplayCheck", "ReplayJson", "ReplayOptions", "check", "replay"]
 
@@ -105,7 +106,7 @@ class Replay(Struct, frozen=True, kw_only=True):
                 return f"{self.run} {self.how}: {_describe(self.error or self.raised)}"
 
 
-class ReplayCheck(Struct, frozen=True, kw_only=True):
+class ReplayCheck(View, frozen=True, kw_only=True):
     """Whether the current code matches the log of a run."""
 
     run: str

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from msgspec import Struct
-
 from limpet.context.brief import Chosen, chosen_of
 from limpet.engine.execution.views import Request, RunInfo
 from limpet.events import AnyBody
@@ -23,6 +21,7 @@ from limpet.state.run import CommandKind
 from limpet.stores import Store
 from limpet.stores.fork_reads import StepRange
 from limpet.times import to_datetime, to_datetime_or_none
+from limpet.view import View
 
 __all__ = ["CommandInfo", "Report", "outcome", "report"]
 
@@ -30,7 +29,7 @@ __all__ = ["CommandInfo", "Report", "outcome", "report"]
 STEPS, EVENTS = 50, 500
 
 
-class CommandInfo(Struct, frozen=True, kw_only=True):
+class CommandInfo(View, frozen=True, kw_only=True):
     """A command that a run received, and who sent it."""
 
     kind: CommandKind
@@ -45,7 +44,7 @@ class CommandInfo(Struct, frozen=True, kw_only=True):
     """Reason that was given."""
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class Report(View, frozen=True, kw_only=True):
     """A run and everything that an operator needs to know first."""
 
     run: RunInfo

@@ -3,8 +3,6 @@
 from datetime import datetime
 from typing import Any
 
-from msgspec import Struct
-
 from limpet.engine.execution.views import Request
 from limpet.errors import NotFound
 from limpet.redaction import hide_secrets
@@ -14,11 +12,12 @@ from limpet.state.log_view import LogView
 from limpet.stores import RequestFilter, Store
 from limpet.stores.rows import RequestRow, RequestStatus
 from limpet.times import to_datetime_or_none
+from limpet.view import View
 
 __all__ = ["RequestDecision", "RequestRecord", "read_decision", "request_record"]
 
 
-class RequestDecision(Struct, frozen=True, kw_only=True):
+class RequestDecision(View, frozen=True, kw_only=True):
     """A request, in short, and how it was decided."""
 
     request: str

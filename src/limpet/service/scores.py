@@ -6,7 +6,6 @@ from math import inf, isfinite, nextafter
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from limpet.clock import to_microseconds
@@ -18,6 +17,7 @@ from limpet.service.page import MAX_PAGE_BYTES, Page, number_of
 from limpet.service.steps import describe_failure, whole_value
 from limpet.stores import RunRow, ScoreCondition, ScoreFilter, ScoreRow, Store
 from limpet.times import to_datetime
+from limpet.view import View
 
 __all__ = [
     "ScoreInfo",
@@ -38,7 +38,7 @@ MAX_EXACT = 2**53
 SHOWN = 20
 
 
-class ScoreInfo(Struct, frozen=True, kw_only=True):
+class ScoreInfo(View, frozen=True, kw_only=True):
     """How good a run or a step was, said by one person or service. Input and output are only in a dataset."""
 
     run: str

@@ -3,19 +3,18 @@
 from datetime import datetime
 from typing import Any, Literal
 
-from msgspec import Struct
-
 from limpet.journal import load_step_view
 from limpet.service.request_records import RequestDecision, read_decision
 from limpet.service.steps import FailureInfo, StepInfo, attempt_info, failure_info, infos_of, whole_value
 from limpet.state.log_view import CompensationView
 from limpet.stores import Store
 from limpet.times import to_datetime, to_datetime_or_none
+from limpet.view import View
 
 __all__ = ["CompensationInfo", "StepDetail", "step_detail"]
 
 
-class CompensationInfo(Struct, frozen=True, kw_only=True):
+class CompensationInfo(View, frozen=True, kw_only=True):
     """The compensation of a step."""
 
     status: Literal["running", "failed", "completed", "skipped"]

@@ -5,7 +5,6 @@ from datetime import datetime
 from typing import Any, Literal, Protocol
 
 import msgspec
-from msgspec import Struct
 
 from limpet.errors import BlobDamaged, NotFound
 from limpet.events import Failure, Payload, Spent, canonical
@@ -18,6 +17,7 @@ from limpet.stores.api.base import LARGEST_PAGE
 from limpet.stores.blobs import INLINE
 from limpet.stores.fork_reads import StepRange
 from limpet.times import format_time, to_datetime, to_datetime_or_none
+from limpet.view import View
 
 __all__ = [
     "AttemptInfo",
@@ -56,7 +56,7 @@ MAX_TEXT = 200
 MAX_WHOLE = 1_000_000
 
 
-class FailureInfo(Struct, frozen=True, kw_only=True):
+class FailureInfo(View, frozen=True, kw_only=True):
     """An error that was recorded."""
 
     type: str
@@ -67,7 +67,7 @@ class FailureInfo(Struct, frozen=True, kw_only=True):
     """Traceback, as it was recorded."""
 
 
-class AttemptInfo(Struct, frozen=True, kw_only=True):
+class AttemptInfo(View, frozen=True, kw_only=True):
     """One attempt of a step."""
 
     number: int
@@ -90,7 +90,7 @@ class AttemptInfo(Struct, frozen=True, kw_only=True):
     """How that was found out."""
 
 
-class StepInfo(Struct, frozen=True, kw_only=True):
+class StepInfo(View, frozen=True, kw_only=True):
     """A step, with its attempts."""
 
     number: int

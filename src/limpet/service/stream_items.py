@@ -1,13 +1,12 @@
 """The items of streams: changes of runs, requests and shared records, and pieces of model replies."""
 
-from msgspec import Struct
-
 from limpet.engine.execution.views import Request, RunInfo
+from limpet.view import View
 
 __all__ = ["RecordEvent", "ReplyPiece", "RequestChange", "RunChange"]
 
 
-class RunChange(Struct, frozen=True, kw_only=True):
+class RunChange(View, frozen=True, kw_only=True):
     """A run that has changed."""
 
     cursor: str
@@ -16,7 +15,7 @@ class RunChange(Struct, frozen=True, kw_only=True):
     """The run as it is now."""
 
 
-class RequestChange(Struct, frozen=True, kw_only=True):
+class RequestChange(View, frozen=True, kw_only=True):
     """A request that was opened, escalated or closed."""
 
     cursor: str
@@ -31,7 +30,7 @@ class RequestChange(Struct, frozen=True, kw_only=True):
     """The whole request while it is open."""
 
 
-class ReplyPiece(Struct, frozen=True, kw_only=True):
+class ReplyPiece(View, frozen=True, kw_only=True):
     """New text of a model's reply."""
 
     cursor: str
@@ -42,7 +41,7 @@ class ReplyPiece(Struct, frozen=True, kw_only=True):
     """The new text."""
 
 
-class RecordEvent(Struct, frozen=True, kw_only=True):
+class RecordEvent(View, frozen=True, kw_only=True):
     """A shared record that was patched."""
 
     cursor: str

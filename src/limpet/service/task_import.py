@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 from msgspec.structs import replace
 
 from limpet.engine.definitions.agents import Agent
@@ -28,6 +28,7 @@ from limpet.ids import check_id
 from limpet.service.progress import progress
 from limpet.stores import Store
 from limpet.stores.foreign_tasks import is_database, read_file, read_server
+from limpet.view import View
 
 __all__ = ["ImportedTasks", "Importer", "Running", "read_tasks"]
 
@@ -43,7 +44,7 @@ FIRST_YEAR = 1970
 _decoder = msgspec.json.Decoder()
 
 
-class ImportedTasks(Struct, frozen=True, kw_only=True):
+class ImportedTasks(View, frozen=True, kw_only=True):
     """The tasks of an import, by id: which ones became runs, and which had a run before."""
 
     imported: list[str] = []

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Literal
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from limpet.events import bodies as b
@@ -14,6 +13,7 @@ from limpet.stores import RunRow, Store
 from limpet.stores.api.base import LARGEST_PAGE
 from limpet.stores.fork_reads import StepRange
 from limpet.times import to_datetime, to_datetime_or_none
+from limpet.view import View
 
 __all__ = ["Span", "TimelineRow", "timeline_of", "timeline_page"]
 
@@ -23,7 +23,7 @@ FURTHER = 500
 SpanKind = Literal["running", "completed", "failed", "unknown", "interrupted", "waits"]
 
 
-class Span(Struct, frozen=True, kw_only=True):
+class Span(View, frozen=True, kw_only=True):
     """One attempt of a step, the wait before its next attempt, or a wait of the run."""
 
     how: SpanKind
@@ -36,7 +36,7 @@ class Span(Struct, frozen=True, kw_only=True):
     """Whether `start` is the earliest possible time: start and end were appended together, as for a quick read."""
 
 
-class TimelineRow(Struct, frozen=True, kw_only=True):
+class TimelineRow(View, frozen=True, kw_only=True):
     """A step with its attempts, or a wait of the whole run."""
 
     number: int | None

@@ -14,7 +14,6 @@ from hashlib import sha256
 from typing import Literal, NamedTuple, cast, get_args
 from zlib import crc32
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from limpet.engine.execution.principal import Principal, Right, Role
@@ -22,6 +21,7 @@ from limpet.errors import IdConflict, InvalidArgument
 from limpet.ids import ALPHABET, Ids, encode_bits
 from limpet.stores import Store, TokenRow
 from limpet.times import to_datetime, to_datetime_or_none
+from limpet.view import View
 
 __all__ = [
     "TENANT",
@@ -61,7 +61,7 @@ REPEATED = (
 )
 
 
-class CallerInfo(Struct, frozen=True, kw_only=True):
+class CallerInfo(View, frozen=True, kw_only=True):
     """Who calls, and what they may do."""
 
     name: str
@@ -87,7 +87,7 @@ class ParsedToken(NamedTuple):
     id: str
 
 
-class TokenInfo(Struct, frozen=True, kw_only=True):
+class TokenInfo(View, frozen=True, kw_only=True):
     """An access token, without its secret."""
 
     id: str

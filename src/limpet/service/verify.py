@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import asdict
 
 from limpet.engine.replay.learned import Learned
@@ -28,6 +27,7 @@ from limpet.events.values import parse
 from limpet.journal import check_late, check_position, check_snapshots, verify_run
 from limpet.service.progress import progress
 from limpet.stores import Store
+from limpet.view import View
 
 __all__ = ["LogEnd", "Verified", "read_ends", "save_heads", "verify_all", "verify_one"]
 
@@ -39,7 +39,7 @@ LONGEST_LINE = 10_000
 BEFORE_ALL = -(1 << 62)
 
 
-class LogEnd(Struct, frozen=True, kw_only=True):
+class LogEnd(View, frozen=True, kw_only=True):
     """The head of a log, now or when it was saved."""
 
     run: str
@@ -52,7 +52,7 @@ class LogEnd(Struct, frozen=True, kw_only=True):
         return cls(run=events[-1].run, seq=events[-1].seq, hash=events[-1].hash.hex())
 
 
-class Verified(Struct, frozen=True, kw_only=True):
+class Verified(View, frozen=True, kw_only=True):
     """Numbers of items that were checked and found intact."""
 
     runs: int

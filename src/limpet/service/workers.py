@@ -15,6 +15,7 @@ from limpet.service.resolve import each_run
 from limpet.service.views import LIVE, wait_info
 from limpet.stores import RunFilter, RunRow, Store
 from limpet.times import to_datetime
+from limpet.view import View
 
 __all__ = [
     "AgentInfo",
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 
-class AgentInfo(Struct, frozen=True, kw_only=True):
+class AgentInfo(View, frozen=True, kw_only=True):
     """An agent that has been registered in a store."""
 
     name: str
@@ -42,7 +43,7 @@ class AgentInfo(Struct, frozen=True, kw_only=True):
     """JSON Schemas of its input and output."""
 
 
-class WorkerInfo(Struct, frozen=True, kw_only=True):
+class WorkerInfo(View, frozen=True, kw_only=True):
     """A process that drives runs."""
 
     id: str
@@ -63,7 +64,7 @@ class WorkerInfo(Struct, frozen=True, kw_only=True):
     """Duties for the whole store, such as `retention`, that this worker does now (null) or did last, and when."""
 
 
-class Stats(Struct, frozen=True, kw_only=True):
+class Stats(View, frozen=True, kw_only=True):
     """Counts of a store."""
 
     runs: Mapping[str, int]

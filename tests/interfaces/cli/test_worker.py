@@ -121,8 +121,7 @@ def test_a_worker_serves_a_file_that_imports_its_neighbours(tmp_path: Path) -> N
         ("file_neighbour.py", "HELLO = 'hello'"),
         (
             "file_package/agents.py",
-            "import limpet\nfrom .words import HELLO\n@limpet.agent()\n"
-            "async def file_greeter(run: limpet.Run) -> str:\n    return HELLO",
+            "import limpet\nfrom .words import HELLO\n@limpet.agent()\nasync def file_greeter(run): return HELLO",
         ),
     ):
         (tmp_path / name).write_text(text, encoding="utf-8")

@@ -156,6 +156,14 @@ async def test_a_newer_schema_is_refused(postgres_schema: str) -> None:
         await Store(PostgresBackend(postgres_schema)).open()
 
 
+async def test_a_schema_of_another_application_is_refused(postgres_schema: str) -> None:
+    """Even if one of its tables has the name of one of ours."""
+    schema = Address.parse(postgres_schema).schema
+    sql(postgres_schema, f"CREATE SCHEMA {schema} CREATE TABLE meta (name TEXT, value TEXT)")
+    with pytest.raises(StoreUnavailable, match="belongs to another application"):
+        await Store(PostgresBackend(postgres_schema)).open()
+
+
 async def test_saving_an_unchanged_contract_writes_nothing(postgres_schema: str) -> None:
     """The row is not even locked."""
     async with world_at(postgres_schema) as world:

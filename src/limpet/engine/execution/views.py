@@ -4,15 +4,14 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
-from msgspec import Struct
-
 from limpet.context.brief import Brief
 from limpet.state import Status
+from limpet.view import View
 
 __all__ = ["EventView", "PositionInfo", "Request", "RunInfo", "RunInput", "Status", "WaitKind", "WaitsFor"]
 
 
-class PositionInfo(Struct, frozen=True, kw_only=True):
+class PositionInfo(View, frozen=True, kw_only=True):
     """Position of a run: in its log, its steps and its plan."""
 
     seq: int
@@ -35,7 +34,7 @@ class PositionInfo(Struct, frozen=True, kw_only=True):
 WaitKind = Literal["person", "signal", "run", "time", "worker", "slot", "operator"]
 
 
-class WaitsFor(Struct, frozen=True, kw_only=True):
+class WaitsFor(View, frozen=True, kw_only=True):
     """One condition that a run waits for."""
 
     what: WaitKind
@@ -49,7 +48,7 @@ class WaitsFor(Struct, frozen=True, kw_only=True):
         return self.text
 
 
-class RunInfo(Struct, frozen=True, kw_only=True):
+class RunInfo(View, frozen=True, kw_only=True):
     """Summary of a run, as lists show it. Times are those of the store's clock."""
 
     id: str
@@ -101,7 +100,7 @@ class RunInfo(Struct, frozen=True, kw_only=True):
         return ", ".join(wait.text for wait in self.waits_for)
 
 
-class RunInput(Struct, frozen=True, kw_only=True):
+class RunInput(View, frozen=True, kw_only=True):
     """The whole input of a run."""
 
     run: str
@@ -112,7 +111,7 @@ class RunInput(Struct, frozen=True, kw_only=True):
     """Size as JSON."""
 
 
-class EventView(Struct, frozen=True, kw_only=True):
+class EventView(View, frozen=True, kw_only=True):
     """One event of a run's log."""
 
     run: str
@@ -127,7 +126,7 @@ class EventView(Struct, frozen=True, kw_only=True):
     """Content of the event."""
 
 
-class Request(Struct, frozen=True, kw_only=True):
+class Request(View, frozen=True, kw_only=True):
     """A request that a person must decide."""
 
     id: str

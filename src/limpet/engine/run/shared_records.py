@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, TypedDict, get_args
 
 import msgspec
-from msgspec import Raw, Struct, UnsetType
+from msgspec import Raw, UnsetType
 
 from limpet.arguments import brief
 from limpet.engine.definitions.tools import Tool
@@ -35,6 +35,7 @@ from limpet.state.shared_record import RecordState, check_patch, plain_data
 from limpet.stores import Missed, SendCommands, Store
 from limpet.stores.writes import RECORD
 from limpet.times import to_datetime
+from limpet.view import View
 
 __all__ = [
     "RecordChange",
@@ -53,7 +54,7 @@ LARGEST_PATCH = 64_000
 LARGEST_RECORD = 1_000_000
 
 
-class SharedFact(Struct, frozen=True, kw_only=True):
+class SharedFact(View, frozen=True, kw_only=True):
     """A fact in a shared record."""
 
     key: str
@@ -76,7 +77,7 @@ class SharedFact(Struct, frozen=True, kw_only=True):
     """Version of the record with which it came."""
 
 
-class SharedQuestion(Struct, frozen=True, kw_only=True):
+class SharedQuestion(View, frozen=True, kw_only=True):
     """A question in a shared record."""
 
     id: str
