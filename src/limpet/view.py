@@ -14,7 +14,7 @@ class View(Struct, frozen=True, kw_only=True):
 
     @property
     def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
-        """What encoders ask of an object that they do not know."""
+        """The view as JSON, for encoders that know no structs."""
         found: dict[str, Any] = to_builtins(self)
         return found
 
@@ -30,7 +30,7 @@ class View(Struct, frozen=True, kw_only=True):
 
     @property
     def __pydantic_serializer__(self) -> Any:
-        """What pydantic asks of an object where it expects any."""
+        """The serializer that pydantic uses where a schema allows any object."""
         from pydantic_core import SchemaSerializer  # noqa: PLC0415 - pydantic asks, so it is there
 
         return SchemaSerializer(type(self).__get_pydantic_core_schema__())

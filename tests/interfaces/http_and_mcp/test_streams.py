@@ -181,10 +181,11 @@ async def _rest(reader: asyncio.StreamReader) -> bytes:
 
 
 async def asked(app: limpet.App, run: str) -> str:
-    """Return the request of a run, once it has asked."""
-    async for event in (await app.get(run)).events():
-        if event.kind == "request.opened":
-            return str(event.body["request"])
+    """Return the request of a run, once it has asked. The viewer of its events is gone then."""
+    async with aclosing((await app.get(run)).events()) as events:  # type: ignore[type-var]
+        async for event in events:
+            if event.kind == "request.opened":
+                return str(event.body["request"])
     raise AssertionError
 
 

@@ -66,7 +66,7 @@ async def submit_record(page: PageContext) -> Response:
     After a fault, such as a conflict, show the newest version with what the person sent.
     """
     [name] = page.ids
-    plan: Sequence[PlanItem] = ()
+    plan: Sequence[PlanLine] = ()
     try:
         read = _version(page.form.get("read", ""))
         plan = await _plan_at(page, name, read)
@@ -75,7 +75,7 @@ async def submit_record(page: PageContext) -> Response:
         return await _shown(page, {}, error, [*_sent(page.form, plan)])
 
 
-class PlanItem(NamedTuple):
+class PlanLine(NamedTuple):
     """An item of a plan."""
 
     shown: str
@@ -83,18 +83,18 @@ class PlanItem(NamedTuple):
     item: str
 
 
-async def _plan_at(page: PageContext, name: str, version: int) -> Sequence[PlanItem]:
+async def _plan_at(page: PageContext, name: str, version: int) -> Sequence[PlanLine]:
     """Return the plan that a form was made with: what the form shows of an item need not be the item."""
     shown = await page.ask("record", record=name, version=version)
     record = await page.app.record(name, version=version)
-    return [PlanItem(_in_a_line(text), item) for text, item in zip(shown["plan"], record.plan, strict=True)]
+    return [PlanLine(_in_a_line(text), item) for text, item in zip(shown["plan"], record.plan, strict=True)]
 
 
 def _in_a_line(text: str) -> str:
     return " ".join(text.split())
 
 
-async def _patched(page: PageContext, name: str, read: int, plan: Sequence[PlanItem]) -> Response:
+async def _patched(page: PageContext, name: str, read: int, plan: Sequence[PlanLine]) -> Response:
     command = page.form.get("do", "")
     if command not in PATCHES:
         raise InvalidArgument(path="do", reason=f"{command[:20]!r} is none of {', '.join(PATCHES)}")
@@ -108,7 +108,7 @@ def _typed(page: PageContext, fault: LimpetError | None) -> dict[str, str]:
     return {name: page.form.get(name, "") if fault is not None else "" for name in ("do", *FIELDS)}
 
 
-def _sent(form: Mapping[str, str], plan: Sequence[PlanItem]) -> Iterator[tuple[str, str]]:
+def _sent(form: Mapping[str, str], plan: Sequence[PlanLine]) -> Iterator[tuple[str, str]]:
     """Yield what a person sent, field by field, so that nothing is lost if a form no longer has a place for it."""
     for name in FIELDS:
         text = form.get(name, "").strip()
@@ -125,7 +125,7 @@ def _version(text: str) -> int:
     return int(text)
 
 
-def _entry(form: Mapping[str, str], _: Sequence[PlanItem]) -> dict[str, Any]:
+def _entry(form: Mapping[str, str], _: Sequence[PlanLine]) -> dict[str, Any]:
     """Return a patch that sets a fact, or a value of the data."""
     entry = {_filled(form, "key"): json_or_text(form.get("value", ""))}
     if form.get("part") == "data":
@@ -133,12 +133,12 @@ def _entry(form: Mapping[str, str], _: Sequence[PlanItem]) -> dict[str, Any]:
     return {"facts": entry, "source": form.get("source", "").strip()}
 
 
-def _removal(form: Mapping[str, str], _: Sequence[PlanItem]) -> dict[str, Any]:
+def _removal(form: Mapping[str, str], _: Sequence[PlanLine]) -> dict[str, Any]:
     """Return a patch that removes a fact, or a value of the data."""
     return {"unset" if form.get("part") == "data" else "retract": [_filled(form, "key")]}
 
 
-def _new_plan(form: Mapping[str, str], plan: Sequence[PlanItem]) -> dict[str, Any]:
+def _new_plan(form: Mapping[str, str], plan: Sequence[PlanLine]) -> dict[str, Any]:
     """Return a patch with a new plan, one item in each line. A line that shows an item of the old plan is that item."""
     left = list(plan)
     items = []
@@ -150,7 +150,7 @@ def _new_plan(form: Mapping[str, str], plan: Sequence[PlanItem]) -> dict[str, An
     return {"plan": items}
 
 
-def _revision(form: Mapping[str, str], plan: Sequence[PlanItem]) -> dict[str, Any]:
+def _revision(form: Mapping[str, str], plan: Sequence[PlanLine]) -> dict[str, Any]:
     """Return a patch of an item's status. The form has the item's place in the plan."""
     place = form.get("item", "")
     if not _is_place(place, plan):
@@ -158,7 +158,7 @@ def _revision(form: Mapping[str, str], plan: Sequence[PlanItem]) -> dict[str, An
     return {"revise": {plan[int(place)].item: form.get("status", "")}}
 
 
-def _is_place(text: str, plan: Sequence[PlanItem]) -> bool:
+def _is_place(text: str, plan: Sequence[PlanLine]) -> bool:
     return text.isdecimal() and len(text) < 10 and int(text) < len(plan)
 
 
@@ -171,7 +171,7 @@ def _filled(form: Mapping[str, str], name: str) -> str:
 
 
 # The patches of the forms of a record, and how each form is read.
-PATCHES: Mapping[str, Callable[[Mapping[str, str], Sequence[PlanItem]], dict[str, Any]]] = {
+PATCHES: Mapping[str, Callable[[Mapping[str, str], Sequence[PlanLine]], dict[str, Any]]] = {
     "set": _entry,
     "remove": _removal,
     "replan": _new_plan,
