@@ -191,9 +191,11 @@ class _Server(uvicorn.Server):
         self._told()
 
     def close(self) -> None:
-        """Stop listening, also if the server was cancelled: a later socket may get the same number."""
+        """Stop listening and drop connections, also if the server was cancelled: a later socket may get its number."""
         for each in self.servers:
             each.close()
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     def handle_exit(self, sig: int, frame: object) -> None:  # noqa: ARG002 - uvicorn's own names
         """Finish running requests and stop; a second signal stops immediately."""
