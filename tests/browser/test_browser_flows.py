@@ -196,6 +196,7 @@ async def test_keys_move_open_search_and_never_decide_alone() -> None:
         await keyboard.press("/")
         await keyboard.type("ticket-9")
         await keyboard.press("Enter")
+        await page.wait_for_url("**ticket-9*")  # loaded: its scripts listen to keys
         await expect(page.locator("tbody tr")).to_have_count(1)
         await keyboard.press("j")
         await keyboard.press("x")

@@ -58,6 +58,7 @@ async def test_a_run_of_many_steps_opens_without_reading_its_log(
             await expect(page.locator(".wf > li a")).to_have_count(50)
             await page.get_by_label(f"of {steps}, go to").fill(str(steps - 1))
             await page.keyboard.press("Enter")
+            await page.wait_for_url(f"**step={steps - 1}*")  # loaded: its scripts listen to keys
             await expect(page.locator("#step-h")).to_have_text(f"Step {steps - 1}, t")
             await page.keyboard.press("ArrowLeft")
             await expect(page.locator("#step-h")).to_have_text(f"Step {steps - 2}, t")
