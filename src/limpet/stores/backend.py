@@ -69,8 +69,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     """Whether a caller's own writes can be committed with an append: not at all ("none"), on the writer's thread
     between two batches ("between"), or on separate connections ("beside").
     """
-    own_process: bool = False
-    """The database works in a process of its own, so that a commit goes on while this process computes."""
+    works_beside: bool = False
+    """A commit goes on while this process computes: outside the interpreter's lock, or in another process."""
 
     def have(self, need: str) -> bool:
         """Return whether the store has a capability."""
@@ -369,6 +369,13 @@ class Backend(Protocol):
         Returns None if that is not possible, or failed: the same events are then sent again through `commit`. A backend
         that talks to a server always returns None.
         """
+
+    @property
+    def is_untidy(self) -> bool:
+        """Whether there is work that can wait until the callers of a batch have their replies."""
+
+    def tidy(self) -> None:
+        """Do this work, on the writer's thread between two batches."""
 
     def transact(self, op: Transact, codec: Codec) -> Outcome:
         """Commit a caller's own writes and an append together, on the writer's thread or on any other ("beside")."""

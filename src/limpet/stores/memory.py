@@ -93,6 +93,11 @@ class MemoryBackend:
     def commit_now(self, extension: Extension) -> None:
         """Do nothing: the lane is fast enough."""
 
+    is_untidy = False
+
+    def tidy(self) -> None:
+        """Do nothing: there is no such work."""
+
     def transact(self, op: Transact, codec: Codec) -> Outcome:  # noqa: ARG002
         """Raise Unsupported: there is no connection for a caller's writes."""
         raise Unsupported(what="transactions")

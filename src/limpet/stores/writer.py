@@ -1,7 +1,8 @@
 """The writer: one lane per store that commits everything submitted during the previous commit as one batch.
 
-An idle lane waits for what the event loop submits in one iteration. If the database has a process of its own, it starts
-with the first 50 operations, so that the loop goes on during their commit.
+An idle lane waits for what the event loop submits in one iteration. If commits go on beside the interpreter, it starts
+with the first 25 operations, so that the loop goes on during their commit. Work that no caller waits for, such as a
+checkpoint, follows their replies.
 
 Nothing is acknowledged before its commit has returned. After an unexpected failure, the store is reopened and verified
 before the next batch. An extension that is submitted while no other work is pending may be committed on the event loop
@@ -35,7 +36,7 @@ __all__ = ["FULL_BATCH", "Writer"]
 T = TypeVar("T")
 
 # A batch of this many operations is committed while its event loop may still add others to the next one.
-FULL_BATCH = 50
+FULL_BATCH = 25
 # A commit on an event loop that waits longer than this, in seconds, is slow: then no other one follows for a while.
 SLOW_COMMIT = 0.005
 SHORTEST_REST, LONGEST_REST = 1.0, 60.0
@@ -62,6 +63,20 @@ class Audience(Protocol):
         """Notify of a write."""
 
 
+class Database(Protocol):
+    """The part of a backend that a writer needs besides its commits."""
+
+    def reopen(self) -> None:
+        """Reconnect after a failure and verify what is stored."""
+
+    @property
+    def is_untidy(self) -> bool:
+        """Whether there is work that can wait until the callers of a batch have their replies."""
+
+    def tidy(self) -> None:
+        """Do this work."""
+
+
 class Writer:
     """Turns single operations from any event loop into batches on one lane."""
 
@@ -70,14 +85,14 @@ class Writer:
         lane: SerialExecutor,
         commit: Callable[[Sequence[Op[Any]]], list[Outcome]],
         commit_now: Callable[[Extension], bool | None],
-        reopen: Callable[[], None],
+        database: Database,
         audience: Audience,
         *,
         enough: int | None = None,
     ) -> None:
         self._lane = lane
-        self._commit, self._commit_now, self._reopen = commit, commit_now, reopen
-        self._audience = audience
+        self._commit, self._commit_now = commit, commit_now
+        self._database, self._audience = database, audience
         self._enough = enough
         """Number of operations that are committed without gathering all of an iteration of the event loop first."""
         self._lock = Lock()
@@ -194,6 +209,9 @@ class Writer:
             _reply(batch, outcomes)
             if news:
                 self._audience.changed()
+            if self._database.is_untidy:
+                with self._at_work:
+                    self._database.tidy()
             batch = following
 
     def _next_batch(self) -> list[_Submitted]:
@@ -221,7 +239,7 @@ class Writer:
         if isinstance(self._over, StoreReplaced):
             raise self._over
         if self._broken:
-            self._reopen()
+            self._database.reopen()
             self._broken = False
         done = self._commit(batch)
         self.failure = None

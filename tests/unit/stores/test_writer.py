@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -45,7 +45,24 @@ class NoListeners:
 
 
 def nothing() -> None:
-    """Reopen nothing."""
+    """Do nothing."""
+
+
+class Database:
+    """A database to reopen and to tidy."""
+
+    is_untidy = True
+
+    def __init__(self, reopen: Callable[[], object] = nothing, tidy: Callable[[], object] = nothing) -> None:
+        self._reopen, self._tidy = reopen, tidy
+
+    def reopen(self) -> None:
+        """Reopen it."""
+        self._reopen()
+
+    def tidy(self) -> None:
+        """Tidy it."""
+        self._tidy()
 
 
 def never_now(_: Extension) -> None:
@@ -64,7 +81,7 @@ def op() -> Write:
 async def test_requests_during_a_commit_share_the_next_one() -> None:
     """One operation is being committed, and five are submitted meanwhile: the batches have one and five."""
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, never_now, nothing, NoListeners())
+    writer = Writer(threads.lane("test"), recorder.commit, never_now, Database(), NoListeners())
     first = asyncio.create_task(writer.submit(op()))
     await threads.call(recorder.entered.acquire)
     rest = [asyncio.create_task(writer.submit(op())) for _ in range(5)]
@@ -79,7 +96,7 @@ async def test_requests_during_a_commit_share_the_next_one() -> None:
 async def test_a_full_batch_is_committed_while_the_loop_goes_on() -> None:
     """Of seven operations in one iteration of the loop, the first three are committed before the iteration ends."""
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, never_now, nothing, NoListeners(), enough=3)
+    writer = Writer(threads.lane("test"), recorder.commit, never_now, Database(), NoListeners(), enough=3)
     coroutines = [writer.submit(op()) for _ in range(7)]
     for each in coroutines[:3]:
         each.send(None)  # up to its reply, without leaving this iteration
@@ -99,7 +116,7 @@ async def test_a_full_batch_is_committed_while_the_loop_goes_on() -> None:
 async def test_without_a_full_batch_all_of_an_iteration_are_committed_together() -> None:
     """A writer in the loop's own process gathers everything that the loop submits in one iteration."""
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, never_now, nothing, NoListeners())
+    writer = Writer(threads.lane("test"), recorder.commit, never_now, Database(), NoListeners())
     recorder.go_on.release()
     assert await asyncio.gather(*(writer.submit(op()) for _ in range(70))) == [70] * 70
     assert recorder.batches == [70]
@@ -110,7 +127,7 @@ async def test_without_a_full_batch_all_of_an_iteration_are_committed_together()
 async def test_nothing_is_acknowledged_before_its_commit_returns() -> None:
     """While the commit is held, the caller waits."""
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, never_now, nothing, NoListeners())
+    writer = Writer(threads.lane("test"), recorder.commit, never_now, Database(), NoListeners())
     waiting = asyncio.create_task(writer.submit(op()))
     await threads.call(recorder.entered.acquire)
     assert not waiting.done()
@@ -125,7 +142,7 @@ async def test_a_busy_store_accepts_the_next_operation() -> None:
     recorder = Recorder()
     recorder.raises = [StoreBusy(reason="locked")]
     recorder.go_on.release(2)
-    writer = Writer(Inline().lane("test"), recorder.commit, never_now, nothing, NoListeners())
+    writer = Writer(Inline().lane("test"), recorder.commit, never_now, Database(), NoListeners())
     with pytest.raises(StoreBusy):
         await writer.submit(op())
     assert await writer.submit(op()) == 1
@@ -138,7 +155,9 @@ async def test_after_an_unknown_outcome_the_store_is_reopened(error: Exception) 
     recorder.raises = [error]
     recorder.go_on.release(5)
     lane = Inline().lane("test")
-    writer = Writer(lane, recorder.commit, never_now, lambda: reopened.append(len(recorder.batches)), NoListeners())
+    writer = Writer(
+        lane, recorder.commit, never_now, Database(lambda: reopened.append(len(recorder.batches))), NoListeners()
+    )
     done = await asyncio.gather(writer.submit(op()), writer.submit(op()), return_exceptions=True)
     assert [type(each) for each in done] == [StoreUnavailable, StoreUnavailable]
     assert isinstance(done[0], StoreUnavailable)
@@ -160,7 +179,7 @@ async def test_a_failed_reopening_is_retried_with_the_next_batch() -> None:
         if failing:
             raise OSError("still broken")
 
-    writer = Writer(Inline().lane("test"), recorder.commit, never_now, reopen, NoListeners())
+    writer = Writer(Inline().lane("test"), recorder.commit, never_now, Database(reopen), NoListeners())
     for reason in ("disk", "still broken", "still broken"):
         with pytest.raises(StoreUnavailable, match=reason):
             await writer.submit(op())
@@ -174,20 +193,40 @@ async def test_a_replaced_file_stops_the_writer_permanently() -> None:
     recorder = Recorder()
     recorder.raises = [StoreReplaced(reason="deleted")]
     recorder.go_on.release(5)
-    writer = Writer(Inline().lane("test"), recorder.commit, never_now, nothing, NoListeners())
+    writer = Writer(Inline().lane("test"), recorder.commit, never_now, Database(), NoListeners())
     for _ in range(3):
         with pytest.raises(StoreReplaced):
             await writer.submit(op())
     assert recorder.batches == [1]
 
 
+async def test_a_batch_is_tidied_up_after_its_replies() -> None:
+    """Its callers do not wait for a checkpoint; the next batch does."""
+    recorder, threads, tidying, tidy = Recorder(), Threads(), threading.Semaphore(0), threading.Semaphore(0)
+
+    def held() -> None:
+        tidying.release()
+        tidy.acquire()
+
+    writer = Writer(threads.lane("test"), recorder.commit, never_now, Database(tidy=held), NoListeners())
+    recorder.go_on.release(2)
+    assert await writer.submit(op()) == 1
+    assert await threads.call(lambda: tidying.acquire(timeout=60))
+    second = asyncio.create_task(writer.submit(op()))
+    await threads.call(lambda: None)
+    assert recorder.batches == [1]
+    tidy.release(2)
+    assert await second == 1
+    writer.close()
+    threads.close()
+
+
 async def test_operations_submitted_during_a_failure_wait_for_reopening() -> None:
     """The commit in progress fails; operations submitted meanwhile are committed after the store was reopened."""
     recorder, threads, reopened = Recorder(), Threads(), list[int]()
     recorder.raises = [StoreUnavailable(reason="fsync failed")]
-    writer = Writer(
-        threads.lane("test"), recorder.commit, never_now, lambda: reopened.append(len(recorder.batches)), NoListeners()
-    )
+    database = Database(lambda: reopened.append(len(recorder.batches)))
+    writer = Writer(threads.lane("test"), recorder.commit, never_now, database, NoListeners())
     first = asyncio.create_task(writer.submit(op()))
     await threads.call(recorder.entered.acquire)
     second = asyncio.create_task(writer.submit(op()))
@@ -203,7 +242,7 @@ async def test_operations_submitted_during_a_failure_wait_for_reopening() -> Non
 
 async def test_a_closed_writer_finishes_its_work_and_refuses_more() -> None:
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, never_now, nothing, NoListeners())
+    writer = Writer(threads.lane("test"), recorder.commit, never_now, Database(), NoListeners())
     waiting = asyncio.create_task(writer.submit(op()))
     await threads.call(recorder.entered.acquire)
     recorder.go_on.release()
@@ -217,7 +256,7 @@ async def test_a_closed_writer_finishes_its_work_and_refuses_more() -> None:
 def test_a_closed_event_loop_does_not_stop_the_writer() -> None:
     """The loop was closed before the reply."""
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, never_now, nothing, NoListeners())
+    writer = Writer(threads.lane("test"), recorder.commit, never_now, Database(), NoListeners())
     loop = asyncio.new_event_loop()
     task = loop.create_task(writer.submit(op()))
     loop.run_until_complete(threads.call(recorder.entered.acquire))
@@ -233,7 +272,7 @@ def test_a_closed_event_loop_does_not_stop_the_writer() -> None:
 async def test_operations_of_one_iteration_share_a_commit() -> None:
     """The writer is woken once for all of them."""
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, never_now, nothing, NoListeners())
+    writer = Writer(threads.lane("test"), recorder.commit, never_now, Database(), NoListeners())
     recorder.go_on.release(1)
     assert await asyncio.gather(*(writer.submit(op()) for _ in range(5))) == [5] * 5
     assert recorder.batches == [5]
@@ -244,7 +283,7 @@ async def test_operations_of_one_iteration_share_a_commit() -> None:
 async def test_a_blocked_event_loop_does_not_delay_the_operations_of_another() -> None:
     """A lease is renewed on a loop of its own, whatever the agents' loop does."""
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, never_now, nothing, NoListeners())
+    writer = Writer(threads.lane("test"), recorder.commit, never_now, Database(), NoListeners())
     recorder.go_on.release(2)
     first = asyncio.create_task(writer.submit(op()))
     await asyncio.sleep(0)  # noqa: TID251 - the task submits its operation
@@ -260,7 +299,7 @@ async def test_a_blocked_event_loop_does_not_delay_the_operations_of_another() -
 
 async def test_closing_commits_what_was_submitted() -> None:
     recorder, threads = Recorder(), Threads()
-    writer = Writer(threads.lane("test"), recorder.commit, never_now, nothing, NoListeners())
+    writer = Writer(threads.lane("test"), recorder.commit, never_now, Database(), NoListeners())
     recorder.go_on.release(1)
     submitted = asyncio.create_task(writer.submit(op()))
     await asyncio.sleep(0)  # noqa: TID251 - the task submits its operation

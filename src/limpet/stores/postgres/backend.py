@@ -79,7 +79,7 @@ class PostgresBackend(SqlReads):
     """One schema of a database, which other processes may share."""
 
     capabilities = Capabilities(
-        processes=True, durable=True, sees_death=CAN_SEE, transactions="beside", own_process=True
+        processes=True, durable=True, sees_death=CAN_SEE, transactions="beside", works_beside=True
     )
 
     def __init__(self, url: str, clock: Clock | None = None, *, patience: Duration | None = None) -> None:
@@ -239,6 +239,11 @@ class PostgresBackend(SqlReads):
 
     def commit_now(self, extension: Extension) -> None:
         """Do nothing: the event loop must not wait for a server."""
+
+    is_untidy = False
+
+    def tidy(self) -> None:
+        """Do nothing: there is no such work."""
 
     def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
         """Perform all operations in one durable transaction; retries after a collision or a lost connection."""

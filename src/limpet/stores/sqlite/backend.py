@@ -70,7 +70,9 @@ Note = Callable[[Any], object]
 class SqliteBackend(SqlReads):
     """One database file, which other processes may share."""
 
-    capabilities = Capabilities(processes=True, durable=True, sees_death=HAVE_FLOCK, transactions="between")
+    capabilities = Capabilities(
+        processes=True, durable=True, sees_death=HAVE_FLOCK, transactions="between", works_beside=True
+    )
 
     def __init__(
         self,
@@ -171,8 +173,19 @@ class SqliteBackend(SqlReads):
         return StoreInfo(f"SQLite {apsw.sqlite_lib_version()}", int(schema), self._path)
 
     def commit(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
-        """Perform all operations in one durable transaction. Callers' own writes follow, each in its own."""
+        """Perform all operations in one durable transaction. Callers' own writes follow, each in its own.
+
+        If all are extensions, as in most batches, those that are not stale are one statement.
+        """
         self._require_writable()
+        extensions = [op for op in ops if type(op) is Extension]
+        if not len(extensions) == len(ops) == len({op.run for op in extensions}):
+            return self._perform(ops, codec)
+        written = self._extended_together(extensions)
+        left = iter(self._perform([op for op in extensions if op.run not in written], codec))
+        return [op.run in written or next(left) for op in extensions]
+
+    def _perform(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
         ours = [op for op in ops if not isinstance(op, Transact)]
         done = iter(self._durably(lambda begin, note: commit(begin, ours, codec, note)) if ours else ())
         return [self._theirs(op, codec) if isinstance(op, Transact) else next(done) for op in ops]
@@ -184,11 +197,35 @@ class SqliteBackend(SqlReads):
             return None
         try:
             return opened.transaction.extend_now(extension)
-        except Failed as failed:
-            self._fault = Fault(failed.reason).again(failed)
-        except Exception:  # noqa: BLE001 - `commit` gets the same events, and raises or heals it
+        except Exception as error:  # noqa: BLE001 - `commit` gets the same events, and raises or heals it
+            self._note_failure(error)
             return None
-        return None
+
+    def _extended_together(self, extensions: Sequence[Extension]) -> Mapping[str, int]:
+        """Perform extensions in one statement, and return the runs that were extended."""
+        opened = self._opened
+        if opened is None or self._fault is not None:
+            return {}
+        try:
+            return opened.transaction.extend_together(extensions)
+        except StoreBusy:
+            raise
+        except Exception as error:  # noqa: BLE001 - the general way gets the same events, and raises or heals it
+            self._note_failure(error)
+            return {}
+
+    def _note_failure(self, error: Exception) -> None:
+        if isinstance(error, Failed):
+            self._fault = Fault(error.reason).again(error)
+
+    @property
+    def is_untidy(self) -> bool:
+        """Whether the write-ahead log is so long that it should be moved into the database file."""
+        return self._opened is not None and self._opened.transaction.is_checkpoint_due
+
+    def tidy(self) -> None:
+        """Move the write-ahead log into the database file."""
+        self._alive().transaction.checkpoint()
 
     def transact(self, op: Transact, codec: Codec) -> Outcome:
         """Commit a caller's own writes and an append in one transaction."""
@@ -407,6 +444,7 @@ class _Opened:
         self.readers = ConnectionPool(self.reader)
         try:
             self.writing = self._made() if not _is_ready(path, sql, patience) else self._connect()
+            self.writing.execute(sql["extensions"]).fetchall()
             files.opened(Path(self.writing.filename_wal))
         except BaseException:
             self.gate.close()
@@ -507,11 +545,26 @@ class _Transaction:
             [number] = self._tables.extend([extension])
         except BaseException as raised:  # noqa: BLE001 - rolled back and raised by `_end`
             error = raised
-        self._end(error, checkpoints=False)
+        self._end(error)
         return number is not None
 
+    def extend_together(self, extensions: Sequence[Extension]) -> Mapping[str, int]:
+        """Write extensions of different runs in one statement, which is a transaction of its own.
+
+        Returns the runs that were extended; the others may be stale, or too many.
+        """
+        self._gate.enter()
+        try:
+            written = self._tables.extend_together(extensions)
+            self._files.check()
+        except (apsw.Error, OSError) as failed:
+            raise meaning(failed, self._path) from failed
+        finally:
+            self._gate.leave()
+        return written
+
     def _begin_now(self) -> bool:
-        if self._pages >= CHECKPOINT_PAGES or not self._gate.enter_now():
+        if self.is_checkpoint_due or not self._gate.enter_now():
             return False
         self._db.set_busy_timeout(0)
         try:
@@ -524,14 +577,12 @@ class _Transaction:
         self._tables.last, self._changes = None, self._db.total_changes()
         return True
 
-    def _end(self, error: BaseException | None, *, checkpoints: bool = True) -> None:
+    def _end(self, error: BaseException | None) -> None:
         """Commit, or roll back if there was an error. Raises that error, or the one of the commit."""
         try:
             if error is None:
                 self._execute(self._commit)
                 self._tables.committed()
-                if checkpoints:
-                    self._checkpoint()
                 self._files.check()
         except (apsw.Error, OSError, StoreReplaced) as failed:
             error = failed
@@ -551,12 +602,16 @@ class _Transaction:
         self._pages = pages
         return apsw.SQLITE_OK
 
-    def _checkpoint(self) -> None:
-        """Move a long write-ahead log into the database file. If that fails, the next commit repeats it."""
-        if self._pages >= CHECKPOINT_PAGES:
-            with suppress(apsw.Error):
-                self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            self._pages = 0
+    @property
+    def is_checkpoint_due(self) -> bool:
+        """Whether the write-ahead log is long."""
+        return self._pages >= CHECKPOINT_PAGES
+
+    def checkpoint(self) -> None:
+        """Move the write-ahead log into the database file. If that fails, a later commit repeats it."""
+        with suppress(apsw.Error):
+            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        self._pages = 0
 
 
 def _check_version(found: str) -> None:

@@ -100,36 +100,6 @@ UPDATE limpet_streams
 SET seq = ?5, hash = ?6, time = ?7, step = max(step, ?8), deaths = iif(?9, 0, deaths)
 WHERE number = ?1 AND seq = ?2 AND hash = ?3 AND fence = ?4 AND worker IS NOT NULL
 
--- name: advance_run_4
-{advance_from} (VALUES {new_heads_4}) {as_head}
-
--- name: advance_run_16
-{advance_from} (VALUES {new_heads_16}) {as_head}
-
--- name: advance_run_64
-{advance_from} (VALUES {new_heads_16}, {new_heads_16}, {new_heads_16}, {new_heads_16}) {as_head}
-
--- name: advance_from
-UPDATE limpet_streams AS s
-SET seq = head.column5, hash = head.column6, time = head.column7, step = max(s.step, head.column8),
-    deaths = iif(head.column9, 0, s.deaths)
-FROM
-
--- name: as_head
-AS head
-WHERE s.number = head.column1 AND s.seq = head.column2 AND s.hash = head.column3 AND s.fence = head.column4
-AND +s.worker IS NOT NULL  -- The plus keeps it from reading all runs with a worker by their index.
-RETURNING number
-
--- name: new_heads_4
-{new_head}, {new_head}, {new_head}, {new_head}
-
--- name: new_heads_16
-{new_heads_4}, {new_heads_4}, {new_heads_4}, {new_heads_4}
-
--- name: new_head
-(?, ?, ?, ?, ?, ?, ?, ?, ?)
-
 -- name: advance_conversation
 UPDATE limpet_streams SET seq = ?4, hash = ?5, time = ?6
 WHERE number = ?1 AND seq = ?2 AND hash = ?3 AND type = 'conversation'
@@ -142,29 +112,34 @@ SET status = ?2, waits = ?3, ready_at = ?4, seq = ?5, hash = ?6, time = ?7, fenc
 WHERE number = ?1
 
 -- name: insert
-{into_events} VALUES {new_event}
-
--- name: into_events
 INSERT INTO limpet_events (run, seq, time, kind, version, fence, actor, codec, key_id, body, hash, command, step)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
 
--- name: new_event
-(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+-- name: extensions
+-- A row that is inserted into this view appends an event of a run, if the run's head is the event before. So all events
+-- of a batch are one statement. Between two statements, the writer may have to wait for a thread that computes.
+CREATE TEMP VIEW limpet_extensions
+(run, seq, time, kind, version, fence, actor, codec, key_id, body, hash, step, previous, reached, settled)
+AS VALUES (NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
 
--- name: insert_4
--- Several rows at a time: between two statements, the writer may have to wait for a thread that computes.
-{into_events} VALUES {new_events_4}
+CREATE TEMP TRIGGER limpet_extend INSTEAD OF INSERT ON limpet_extensions WHEN new.run IS NOT NULL BEGIN
+    UPDATE limpet_streams
+    SET seq = new.seq, hash = new.hash, time = new.time, step = max(step, new.reached),
+        deaths = iif(new.settled, 0, deaths)
+    WHERE number = new.run AND seq = new.seq - 1 AND hash = new.previous AND fence = new.fence
+    AND +worker IS NOT NULL;  -- The plus keeps it from reading all runs with a worker by their index.
+    INSERT INTO limpet_events (run, seq, time, kind, version, fence, actor, codec, key_id, body, hash, step)
+    SELECT new.run, new.seq, new.time, new.kind, new.version, new.fence, new.actor, new.codec, new.key_id, new.body,
+        new.hash, new.step
+    WHERE changes();
+END
 
--- name: insert_16
-{into_events} VALUES {new_events_16}
+-- name: extend
+INSERT INTO limpet_extensions VALUES
 
--- name: insert_64
-{into_events} VALUES {new_events_16}, {new_events_16}, {new_events_16}, {new_events_16}
-
--- name: new_events_4
-{new_event}, {new_event}, {new_event}, {new_event}
-
--- name: new_events_16
-{new_events_4}, {new_events_4}, {new_events_4}, {new_events_4}
+-- name: heads
+SELECT json_group_object(number, lower(hex(hash))) FROM limpet_streams
+WHERE number IN (SELECT value FROM json_each(?1))
 
 -- name: index_step
 UPDATE limpet_events SET step = ?3 WHERE run = ?1 AND seq = ?2 AND step IS NOT ?3

@@ -9,7 +9,7 @@ import apsw
 from msgspec.structs import astuple
 
 from limpet.clock import Clock
-from limpet.events import Event, Packed
+from limpet.events import Event, Packed, parse
 from limpet.stores.backend import EventKeys, SchemaViolation
 from limpet.stores.blobs import Blob
 from limpet.stores.columns import (
@@ -44,8 +44,9 @@ from limpet.stores.writes import Extension
 __all__ = ["SqliteTables"]
 
 REMEMBERED = 100_000
-# Numbers of rows for which there are statements, such as `insert_64`.
-TOGETHER = (64, 16, 4)
+# Numbers of events that a statement appends; places that are not needed stay empty. Longer statements are not cached.
+TOGETHER = (8, 32, 64, 128, 192, 256, 320, 448)
+EVENT, NO_EVENT = f"({','.join('?' * 15)})", (None,) * 15
 
 
 class SqliteTables:
@@ -54,7 +55,7 @@ class SqliteTables:
     def __init__(self, db: apsw.Connection, sql: Mapping[str, str], clock: Clock, locks: WorkerLocks) -> None:
         self._db = db
         self._cursor = db.cursor()
-        self._sql = sql
+        self._sql = {**sql, **{f"extend_{size}": f"{sql['extend']} {','.join([EVENT] * size)}" for size in TOGETHER}}
         self._clock = clock
         self._locks = locks
         self._numbers: dict[str, int] = {}
@@ -117,14 +118,9 @@ class SqliteTables:
         """Move each head by compare-and-set and insert its events, with few statements if there are many."""
         if len(extensions) == 1:
             return [self._extended(extensions[0])]
-        known = [
-            (number, each)
-            for each in extensions
-            if each.fence is not None and (number := self._numbers.get(each.run)) is not None
-        ]
-        moved = self._advanced_together(known)
-        self._inserted_together([row for each in known if each[0] in moved for row in _event_rows(*each)])
-        done: dict[str, int | None] = {each.run: number for number, each in known if number in moved}
+        done: dict[str, int | None] = {}
+        for part in _parts(extensions):
+            done |= self.extend_together(part)
         for each in extensions:
             if each.run in done:
                 self.last = each.events[-1]
@@ -132,21 +128,28 @@ class SqliteTables:
                 done[each.run] = self._extended(each)
         return [done[each.run] for each in extensions]
 
-    def _advanced_together(self, wanted: Sequence[tuple[int, Extension]]) -> set[int]:
-        """Move the heads of streams by compare-and-set; return the numbers of those that were moved."""
-        moved: set[int] = set()
-        for start, size in _spans(len(wanted)):
-            part = wanted[start : start + size]
-            if size > 1:
-                heads = chain.from_iterable(_advance(*each) for each in part)
-                moved.update(number for (number,) in self._all(f"advance_run_{size}", *heads))
-            elif self._advanced(*part[0]):
-                moved.add(part[0][0])
-        return moved
+    def extend_together(self, extensions: Sequence[Extension]) -> dict[str, int]:
+        """Append to streams in one statement; return the numbers of the streams that were extended.
 
-    def _inserted_together(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        for start, size in _spans(len(rows)):
-            self._run(f"insert_{size}" if size > 1 else "insert", *chain.from_iterable(rows[start : start + size]))
+        The others are stale, or not known as runs, or the statement has no place for them.
+        """
+        known: dict[str, int] = {}
+        rows: list[tuple[Any, ...]] = []
+        for each in extensions:
+            number = self._numbers.get(each.run)
+            if number is not None and each.fence is not None and len(rows) + len(each.events) <= TOGETHER[-1]:
+                known[each.run] = number
+                rows += _rows_together(number, each)
+        if not rows:
+            return {}
+        size = next(size for size in TOGETHER if size >= len(rows))
+        before = self._db.total_changes()
+        self._run(f"extend_{size}", *chain.from_iterable(rows), *NO_EVENT * (size - len(rows)))
+        if self._db.total_changes() - before == 2 * len(rows):  # Each event also moves a head.
+            return known
+        heads = parse(self._one("heads", as_text(list(known.values())))[0])
+        heads_wanted = ((each.run, each.events[-1].hash.hex()) for each in extensions if each.run in known)
+        return {run: known[run] for run, wanted in heads_wanted if heads.get(str(known[run])) == wanted}
 
     def _extended(self, wanted: Extension) -> int | None:
         number = self._numbers.get(wanted.run)
@@ -548,13 +551,25 @@ def _only_their_own(
     return apsw.SQLITE_DENY if forbidden else apsw.SQLITE_OK
 
 
-def _spans(count: int) -> Iterator[tuple[int, int]]:
-    """Divide rows among the statements for several rows: yield the start and the size of each part."""
-    done = 0
-    for size in (*TOGETHER, 1):
-        while count - done >= size:
-            yield done, size
-            done += size
+def _parts(extensions: Sequence[Extension]) -> Iterator[list[Extension]]:
+    """Divide extensions among statements."""
+    part: list[Extension] = []
+    events = 0
+    for each in extensions:
+        events += len(each.events)
+        if events > TOGETHER[-1]:
+            yield part
+            part, events = [], len(each.events)
+        part.append(each)
+    yield part
+
+
+def _rows_together(number: int, wanted: Extension) -> Iterator[tuple[Any, ...]]:
+    """Return the bindings of the events of an extension, for a statement that appends to many streams."""
+    previous = wanted.after.hash
+    for event, step in zip(wanted.events, wanted.steps, strict=True):
+        yield (number, *astuple(event)[1:], step, previous, wanted.step, wanted.settled)
+        previous = event.hash
 
 
 def _event_rows(number: int, wanted: Extension) -> list[tuple[Any, ...]]:
