@@ -39,7 +39,7 @@ OPENING = (
     "two cores."
 )
 POLLING = (
-    "An idle worker polls the store for changes of other processes, 83 times a second; on a virtual machine, a third "
+    "An idle worker polls the store for changes of other processes, 40 times a second; on a virtual machine, a third "
     "of a poll is its wake-up. Fewer polls would find these changes later."
 )
 IMPORTS = "Nearly all of it is importing modules: pydantic models of the MCP SDK, and dataclasses of Limpet."
