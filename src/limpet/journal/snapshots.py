@@ -116,14 +116,14 @@ class LogFolder:
     """Folds the events of a log, and lets a learner learn them; the start and the end of a step together."""
 
     def __init__(self, store: Store, fold: Fold, learner: Learner | None) -> None:
-        self._decode = store.decode
+        self._codec = store.codec
         self._fold, self._learner = fold, learner
         self._started: tuple[Event, b.StepStarted] | None = None
         """The start of a step whose end may follow."""
 
     def add(self, event: Event) -> None:
         """Take the next event."""
-        body = self._decode(event)
+        body = event.decode(self._codec)
         if self._started is not None:
             started, opened = self._started
             self._started = None

@@ -108,9 +108,8 @@ class Execution:
 
     def note_call(self) -> None:
         """Note that the code makes a durable call. Raises Suspended once the execution is closed."""
-        self.gate.check()
+        self.gate.note_call()
         self.return_order.note_call()
-        self.gate.note_activity()
 
     def find(self, name: str, kind: type[object], asked: str = "", versions: Versions = NOTHING) -> Record | None:
         """Return the record of a call, or None if it is new. A record of a different call stops the run."""

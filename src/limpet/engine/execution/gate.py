@@ -79,10 +79,11 @@ class Gate:
         fold = self._fold
         return (fold.cancel is not None or fold.pausing) and not self._ignores_commands and self._closed is None
 
-    def check(self) -> None:
-        """Raise Suspended once the gate is closed."""
+    def note_call(self) -> None:
+        """Note that the code makes a call. Raises Suspended once the gate is closed."""
         if self._closed is not None:
             raise self._closed
+        self.activity += 1
 
     async def wait_until_open(self) -> None:
         """Wait until the gate is open. If it is closed meanwhile, the code is being cancelled."""

@@ -120,8 +120,18 @@ class Recorder:
 
     async def enter(self, end: int) -> None:
         """Return to the code when it is the turn of this end."""
-        if not self._return_order.take_turn(end):
+        if not self.enter_now(end):
             await self._return_order.wait_turn(end)
+            self._entered(end)
+
+    def enter_now(self, end: int) -> bool:
+        """Return to the code if it is the turn of this end, and return whether it is."""
+        if not self._return_order.take_turn(end):
+            return False
+        self._entered(end)
+        return True
+
+    def _entered(self, end: int) -> None:
         self._gate.note_activity()
         if self._gate.waiting:
             self._gate.wake_driver()  # perhaps only waits are left

@@ -194,8 +194,11 @@ class History:
             self._handed_over.discard(name)
             self._last_opened = started.seq
         else:
-            record = Record(name, opened, started.seq, started.time, end=completed.seq, settled=settled, latest=settled)
-            self.put(record)
+            self._last_opened = started.seq
+            self._scopes.setdefault(scope_of(name), {})[name] = None
+            self.records[name] = Record(
+                name, opened, started.seq, started.time, end=completed.seq, settled=settled, latest=settled
+            )
         self._number(opened.number)
 
     def learn(self, event: Event, body: AnyBody) -> None:  # noqa: C901, PLR0912, PLR0915 - one match over all kinds

@@ -44,9 +44,10 @@ class Lookup:
 
     def reach(self, name: str) -> None:
         """Note that the code calls a recorded effect."""
-        for waiting in (self._not_reached, self._shared):
-            if waiting:
-                waiting.get(scope_of(name), {}).pop(name, None)
+        if self._not_reached:
+            self._not_reached.get(scope_of(name), {}).pop(name, None)
+        if self._shared:
+            self._shared.get(scope_of(name), {}).pop(name, None)
 
     def new_number(self) -> int:
         """Return the number of a step that is not recorded."""
