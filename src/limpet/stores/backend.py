@@ -260,6 +260,9 @@ class Tables(Protocol):
     def held_by(self, worker: str) -> list[RunRow]:
         """Return the runs that a worker holds."""
 
+    def ready_agents(self, agents: Collection[str]) -> list[str]:
+        """Return those of the agents that have runs which are ready now: most claims find none."""
+
     def ready(self, agent: str, versions: Sequence[str], limit: int) -> list[RunRow]:
         """Return runs of an agent that may be claimed now and whose exclusive slot is free, longest ready first.
 

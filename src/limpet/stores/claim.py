@@ -58,7 +58,8 @@ def claim(tx: Transaction, op: writes.Claim) -> tuple[writes.Claimed, ...]:
     me = replace(me, agents={agent: versions for agent, versions in me.agents.items() if agent not in op.skip})
     dead = _dead_workers(tx, me)
     orphans = [row for worker in dead for row in _orphans(tx, worker, me)]
-    ready = [row for agent, versions in me.agents.items() for row in _ready(tx, agent, versions, op.limit)]
+    agents = tx.tables.ready_agents(me.agents) if len(me.agents) > 1 else me.agents
+    ready = [row for agent in agents for row in _ready(tx, agent, me.agents[agent], op.limit)]
     waiting = sorted(
         (*orphans, *ready), key=lambda row: (row.time if row.ready_at is None else row.ready_at, row.number)
     )

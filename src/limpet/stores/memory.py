@@ -737,6 +737,12 @@ class MemoryTables:
         """Return the runs that a worker holds."""
         return [row for row in self.streams.values() if row.worker == worker]
 
+    def ready_agents(self, agents: Collection[str]) -> list[str]:
+        """Return those of the agents that have runs which are ready now."""
+        now = self.now()
+        found = {row.agent for row in self.streams.values() if row.ready_at is not None and row.ready_at <= now}
+        return [agent for agent in agents if agent in found]
+
     def ready(self, agent: str, versions: Sequence[str], limit: int) -> list[RunRow]:
         """Return runs of an agent that may be claimed now, longest ready first."""
         now = self.now()

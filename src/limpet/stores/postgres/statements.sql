@@ -522,6 +522,13 @@ SELECT id, user_input, state, result, error, created_at, updated_at FROM agent_t
 -- name: held_by
 SELECT {columns} FROM {schema}.streams AS s WHERE s.worker = %b::text ORDER BY s.id
 
+-- name: ready_agents
+SELECT agent FROM unnest(%b::text[]) WITH ORDINALITY AS a (agent, place)
+WHERE EXISTS (
+    SELECT 1 FROM {schema}.streams AS s WHERE s.engine = '' AND s.agent = a.agent AND s.ready_at <= %b::bigint
+)
+ORDER BY place
+
 -- name: ready
 -- Skips rows that another worker is claiming, so that no claim waits for another.
 SELECT {columns} FROM {schema}.streams AS s

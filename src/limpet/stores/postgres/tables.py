@@ -466,6 +466,11 @@ class PostgresTables:
         """Return the runs that a worker holds."""
         return readable(plain(found) for found in self._read("held_by", worker))
 
+    def ready_agents(self, agents: Collection[str]) -> list[str]:
+        """Return those of the agents that have runs which are ready now."""
+        found = self._read("ready_agents", list(safe(agents)), self.now())
+        return list(plain(agent for (agent,) in found))
+
     def ready(self, agent: str, versions: Sequence[str], limit: int) -> list[RunRow]:
         """Return runs of an agent that may be claimed now and are not being claimed, longest ready first."""
         [agent], now, wanted = safe([agent]), self.now(), list(safe(versions))

@@ -332,6 +332,10 @@ SELECT id, user_input, state, result, error, created_at, updated_at FROM agent_t
 -- name: held_by
 SELECT {columns} FROM limpet_streams AS s WHERE s.worker = ?1 ORDER BY s.number
 
+-- name: ready_agents
+SELECT json_group_array(a.value) FROM json_each(?1) AS a
+WHERE EXISTS (SELECT 1 FROM limpet_streams AS s WHERE s.engine = '' AND s.agent = a.value AND s.ready_at <= ?2)
+
 -- name: ready
 SELECT {columns} FROM limpet_streams AS s
 WHERE s.engine = '' AND s.agent = ?1 AND s.ready_at <= ?2 AND s.agent_version IN (SELECT value FROM json_each(?3))

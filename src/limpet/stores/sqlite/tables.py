@@ -424,6 +424,11 @@ class SqliteTables:
         """Return the runs that a worker holds."""
         return readable(self._all("held_by", worker))
 
+    def ready_agents(self, agents: Collection[str]) -> list[str]:
+        """Return those of the agents that have runs which are ready now."""
+        found: list[str] = parse(self._one("ready_agents", as_text(list(agents)), self.now())[0])
+        return found
+
     def ready(self, agent: str, versions: Sequence[str], limit: int) -> list[RunRow]:
         """Return runs of an agent that may be claimed now, longest ready first."""
         now, wanted = self.now(), as_text(list(versions))
