@@ -29,6 +29,7 @@ class Watching:
         self._watches: set[Watch] = set()
         self._lane: SerialExecutor | None = None
         self._stop = Flag()
+        self._is_closed = False
 
     @property
     def has_listeners(self) -> bool:
@@ -46,10 +47,13 @@ class Watching:
         """Add a watch."""
         with self._lock:
             self._watches.add(watch)
-            if self._lane is None and self._backend.capabilities.processes:
+            is_closed = self._is_closed
+            if not is_closed and self._lane is None and self._backend.capabilities.processes:
                 self._stop = stop = Flag()
                 self._lane = self._handover.lane("limpet-watch")
                 self._lane.submit(lambda: self._poll(stop))
+        if is_closed:
+            watch.ring()
 
     def remove(self, watch: "Watch") -> None:
         """Remove a watch; the last one stops the polling."""
@@ -63,8 +67,9 @@ class Watching:
             lane.close(wait=False)  # Not awaited: the lane may be connecting, and the caller is on an event loop.
 
     def close(self) -> None:
-        """Remove and notify all watches, so that their users find the store closed."""
+        """Remove and notify all watches, so that their users find the store closed; so do those of later watches."""
         with self._lock:
+            self._is_closed = True
             watches = list(self._watches)
         for watch in watches:
             self.remove(watch)

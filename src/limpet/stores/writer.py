@@ -10,6 +10,7 @@ itself, if the backend can do that without waiting (decision 33).
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from copy import copy
 from threading import Lock
@@ -32,6 +33,8 @@ from limpet.stores.threads import CLOSED, Reply, SerialExecutor, deliver
 from limpet.stores.writes import Extension, KeepDuty, Missed, Op, Renew, TakeDuty, Taken
 
 __all__ = ["FULL_BATCH", "Writer"]
+
+log = logging.getLogger("limpet")
 
 T = TypeVar("T")
 
@@ -209,10 +212,17 @@ class Writer:
             _reply(batch, outcomes)
             if news:
                 self._audience.changed()
+            self._tidy()
+            batch = following
+
+    def _tidy(self) -> None:
+        """Let the database do what its callers need not wait for."""
+        try:
             if self._database.is_untidy:
                 with self._at_work:
                     self._database.tidy()
-            batch = following
+        except Exception:
+            log.exception("tidying up a store failed")  # The writer goes on: nothing that was acknowledged is affected.
 
     def _next_batch(self) -> list[_Submitted]:
         with self._lock:

@@ -221,6 +221,21 @@ async def test_a_batch_is_tidied_up_after_its_replies() -> None:
     threads.close()
 
 
+async def test_the_writer_survives_a_failure_to_tidy_up(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged, and the next batch is committed."""
+
+    def fail() -> None:
+        raise OSError("no space")
+
+    recorder, threads = Recorder(), Threads()
+    writer = Writer(threads.lane("test"), recorder.commit, never_now, Database(tidy=fail), NoListeners())
+    recorder.go_on.release(2)
+    assert [await writer.submit(op()), await writer.submit(op())] == [1, 1]
+    writer.close()
+    threads.close()
+    assert caplog.text.count("tidying up a store failed") == 2
+
+
 async def test_operations_submitted_during_a_failure_wait_for_reopening() -> None:
     """The commit in progress fails; operations submitted meanwhile are committed after the store was reopened."""
     recorder, threads, reopened = Recorder(), Threads(), list[int]()

@@ -10,6 +10,7 @@ If the open file was deleted or replaced, the store does not retry: its writes w
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from copy import copy
 from pathlib import Path
 from threading import Event as Flag
 from threading import Lock, RLock
@@ -187,8 +188,14 @@ class SqliteBackend(SqlReads):
         if not len(extensions) == len(ops) == len({op.run for op in extensions}):
             return self._perform(ops, codec)
         written = self._extended_together(extensions)
-        left = iter(self._perform([op for op in extensions if op.run not in written], codec))
-        return [op.run in written or next(left) for op in extensions]
+        left = [op for op in extensions if op.run not in written]
+        try:
+            done = iter(self._perform(left, codec))
+        except (StoreBusy, ConnectionLost) as failed:
+            if not written:
+                raise
+            done = iter([copy(failed) for _ in left])  # Not raised: the others are committed.
+        return [op.run in written or next(done) for op in extensions]
 
     def _perform(self, ops: Sequence[Op[Any]], codec: Codec) -> list[Outcome]:
         ours = [op for op in ops if not isinstance(op, Transact)]
@@ -614,10 +621,17 @@ class _Transaction:
         return self._pages >= CHECKPOINT_PAGES
 
     def checkpoint(self) -> None:
-        """Move the write-ahead log into the database file. If that fails, a later commit repeats it."""
-        with suppress(apsw.Error):
-            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        """Move the write-ahead log into the database file. If that fails, a later commit repeats it.
+
+        No other process may write meanwhile, or its writes would stay in the log, which would grow.
+        """
         self._pages = 0
+        with suppress(apsw.Error, StoreBusy):
+            self._gate.enter()
+            try:
+                self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            finally:
+                self._gate.leave()
 
 
 def _check_version(found: str) -> None:

@@ -119,14 +119,14 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
 -- A row that is inserted into this view appends an event of a run, if the run's head is the event before. So all events
 -- of a batch are one statement. Between two statements, the writer may have to wait for a thread that computes.
 CREATE TEMP VIEW limpet_extensions
-(run, seq, time, kind, version, fence, actor, codec, key_id, body, hash, step, previous, reached, settled)
-AS VALUES (NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+(run, seq, time, kind, version, fence, actor, codec, key_id, body, hash, step, previous, held, reached, settled)
+AS VALUES (NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
 
 CREATE TEMP TRIGGER limpet_extend INSTEAD OF INSERT ON limpet_extensions WHEN new.run IS NOT NULL BEGIN
     UPDATE limpet_streams
     SET seq = new.seq, hash = new.hash, time = new.time, step = max(step, new.reached),
         deaths = iif(new.settled, 0, deaths)
-    WHERE number = new.run AND seq = new.seq - 1 AND hash = new.previous AND fence = new.fence
+    WHERE number = new.run AND seq = new.seq - 1 AND hash = new.previous AND fence = new.held
     AND +worker IS NOT NULL;  -- The plus keeps it from reading all runs with a worker by their index.
     INSERT INTO limpet_events (run, seq, time, kind, version, fence, actor, codec, key_id, body, hash, step)
     SELECT new.run, new.seq, new.time, new.kind, new.version, new.fence, new.actor, new.codec, new.key_id, new.body,
@@ -137,9 +137,8 @@ END
 -- name: extend
 INSERT INTO limpet_extensions VALUES
 
--- name: heads
-SELECT json_group_object(number, lower(hex(hash))) FROM limpet_streams
-WHERE number IN (SELECT value FROM json_each(?1))
+-- name: newest_hashes
+SELECT json_group_array(lower(hex(hash))) FROM (SELECT hash FROM limpet_events ORDER BY position DESC LIMIT ?1)
 
 -- name: index_step
 UPDATE limpet_events SET step = ?3 WHERE run = ?1 AND seq = ?2 AND step IS NOT ?3

@@ -46,7 +46,7 @@ __all__ = ["SqliteTables"]
 REMEMBERED = 100_000
 # Numbers of events that a statement appends; places that are not needed stay empty. Longer statements are not cached.
 TOGETHER = (8, 32, 64, 128, 192, 256, 320, 448)
-EVENT, NO_EVENT = f"({','.join('?' * 15)})", (None,) * 15
+EVENT, NO_EVENT = f"({','.join('?' * 16)})", (None,) * 16
 
 
 class SqliteTables:
@@ -145,11 +145,12 @@ class SqliteTables:
         size = next(size for size in TOGETHER if size >= len(rows))
         before = self._db.total_changes()
         self._run(f"extend_{size}", *chain.from_iterable(rows), *NO_EVENT * (size - len(rows)))
-        if self._db.total_changes() - before == 2 * len(rows):  # Each event also moves a head.
+        added = (self._db.total_changes() - before) // 2  # Each event also moves a head.
+        if added == len(rows):
             return known
-        heads = parse(self._one("heads", as_text(list(known.values())))[0])
-        heads_wanted = ((each.run, each.events[-1].hash.hex()) for each in extensions if each.run in known)
-        return {run: known[run] for run, wanted in heads_wanted if heads.get(str(known[run])) == wanted}
+        newest = set(parse(self._one("newest_hashes", added)[0]))
+        ends = ((each.run, each.events[-1].hash.hex()) for each in extensions if each.run in known)
+        return {run: known[run] for run, end in ends if end in newest}
 
     def _extended(self, wanted: Extension) -> int | None:
         number = self._numbers.get(wanted.run)
@@ -575,7 +576,7 @@ def _rows_together(number: int, wanted: Extension) -> Iterator[tuple[Any, ...]]:
     """Return the bindings of the events of an extension, for a statement that appends to many streams."""
     previous = wanted.after.hash
     for event, step in zip(wanted.events, wanted.steps, strict=True):
-        yield (number, *astuple(event)[1:], step, previous, wanted.step, wanted.settled)
+        yield (number, *astuple(event)[1:], step, previous, wanted.fence, wanted.step, wanted.settled)
         previous = event.hash
 
 
