@@ -27,7 +27,10 @@ INTERPRETER = (
     "0.6 ms before and after its ten steps) and C code written by hand would shorten it; modules compiled with Cython "
     "do not. A read as one event, about 9 %, would cost every reader of the log. Two processes add up."
 )
-ONE_WRITER = "SQLite has one writer at a time; PostgreSQL has many."
+ONE_WRITER = (
+    "On SQLite, the writer of a process works beside its event loop, so one process already uses more than one core. "
+    "On two cores, a second one can add little; more cores would show more. SQLite has one writer at a time."
+)
 TURNS = "A turn is a whole run with some 5,000 Python calls, none of which stands out. Fewer events would shorten it."
 REPLAY = (
     "The code of the agent runs again: 10,000 awaited calls with some 105 calls each. Handing several recorded "
