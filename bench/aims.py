@@ -22,15 +22,12 @@ ROUND_TRIPS = (
     "bare loop: it also moves the head of the run, and maintains two more indexes."
 )
 INTERPRETER = (
-    "The interpreter of one process is busy with Python code, some 150 calls a read. Commits go on beside it, but not "
-    "the binding of their values, and not the statements that start and end a run. A shorter life of a run (some "
-    "0.6 ms before and after its ten steps) and C code written by hand would shorten it; modules compiled with Cython "
-    "do not. A read as one event, about 9 %, would cost every reader of the log. Two processes add up."
+    "The interpreter of one process is busy with Python code, some 150 calls a read, and on SQLite also with the "
+    "commits. A shorter life of a run (some 0.6 ms before and after its ten steps) and C code written by hand would "
+    "shorten it; modules compiled with Cython do not. A read as one event, about 9 %, would cost every reader of the "
+    "log. Two processes add up."
 )
-ONE_WRITER = (
-    "On SQLite, the writer of a process works beside its event loop, so one process already uses more than one core. "
-    "On two cores, a second one can add little; more cores would show more. SQLite has one writer at a time."
-)
+ONE_WRITER = "SQLite has one writer at a time; PostgreSQL has many."
 TURNS = "A turn is a whole run with some 5,000 Python calls, none of which stands out. Fewer events would shorten it."
 REPLAY = (
     "The code of the agent runs again: 10,000 awaited calls with some 105 calls each. Handing several recorded "

@@ -69,8 +69,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     """Whether a caller's own writes can be committed with an append: not at all ("none"), on the writer's thread
     between two batches ("between"), or on separate connections ("beside").
     """
-    works_beside: bool = False
-    """A commit goes on while this process computes: outside the interpreter's lock, or in another process."""
+    own_process: bool = False
+    """The database works in a process of its own, so that a commit goes on while this process computes."""
 
     def have(self, need: str) -> bool:
         """Return whether the store has a capability."""

@@ -1,6 +1,6 @@
 """The writer: one lane per store that commits everything submitted during the previous commit as one batch.
 
-An idle lane waits for what the event loop submits in one iteration. If commits go on beside the interpreter, it starts
+An idle lane waits for what the event loop submits in one iteration. If the database has a process of its own, it starts
 with the first 25 operations, so that the loop goes on during their commit. Work that no caller waits for, such as a
 checkpoint, follows their replies.
 

@@ -68,7 +68,7 @@ class StoreBase:
         self._recent_values = RecentValues()
         self._watching = Watching(backend, self._handover)
         lane = self._handover.lane("limpet-write")
-        enough = FULL_BATCH if backend.capabilities.works_beside else None
+        enough = FULL_BATCH if backend.capabilities.own_process else None
         self._writer = Writer(lane, self._commit, self._commit_now, backend, self._watching, enough=enough)
 
     @property

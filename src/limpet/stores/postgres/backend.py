@@ -79,7 +79,7 @@ class PostgresBackend(SqlReads):
     """One schema of a database, which other processes may share."""
 
     capabilities = Capabilities(
-        processes=True, durable=True, sees_death=CAN_SEE, transactions="beside", works_beside=True
+        processes=True, durable=True, sees_death=CAN_SEE, transactions="beside", own_process=True
     )
 
     def __init__(self, url: str, clock: Clock | None = None, *, patience: Duration | None = None) -> None:

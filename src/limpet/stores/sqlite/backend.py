@@ -73,9 +73,7 @@ Note = Callable[[Any], object]
 class SqliteBackend(SqlReads):
     """One database file, which other processes may share."""
 
-    capabilities = Capabilities(
-        processes=True, durable=True, sees_death=HAVE_FLOCK, transactions="between", works_beside=True
-    )
+    capabilities = Capabilities(processes=True, durable=True, sees_death=HAVE_FLOCK, transactions="between")
 
     def __init__(
         self,
