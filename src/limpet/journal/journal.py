@@ -13,7 +13,6 @@ from typing import Any, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from limpet.clock import SECOND
 from limpet.errors import StoreBusy
 from limpet.events import VOCABULARY, AnyBody, Head, Sealed, seal_all, verify
 from limpet.events import bodies as b
@@ -31,8 +30,8 @@ from limpet.stores.writes import Claimed, Work, check_leg
 __all__ = ["Journal"]
 
 FULL_BUFFER = 500
-# How long an event may wait for a flush while a worker sweeps its journals, in microseconds.
-MAX_WAIT = SECOND // 5
+# Sweeps of a worker for which an event may wait for a flush.
+MAX_SWEEPS = 2
 
 
 class _Flight(Struct, frozen=True):
@@ -44,8 +43,6 @@ class _Flight(Struct, frozen=True):
     blobs: tuple[Blob, ...]
     legs: tuple[Leg, ...] = ()
     """Writes to other runs in the same append."""
-    since: int | None = None
-    """When the first of the buffered bodies was added."""
 
 
 class Journal:
@@ -65,8 +62,8 @@ class Journal:
         self._fold = loaded.fold
         self._ahead = loaded.fold.working.copy()
         self._buffer: list[AnyBody] = []
-        self._since: int | None = None
-        """When the first body in the buffer was added, by the store's clock."""
+        self._sweeps = 0
+        """Sweeps since the first body in the buffer was added."""
         self._blobs: list[Blob] = []
         self._flight: _Flight | None = None
         self._landed: list[AnyBody] = []
@@ -113,16 +110,11 @@ class Journal:
         Raises InvalidArgument or InvalidPatch, with nothing added, for a wrong type or an invalid patch.
         """
         _check_types(bodies)
-        checked = self._check(bodies, keep=True)
-        if self._since is None:
-            self._since = self._now()
-        self._buffer.extend(checked)
+        self._buffer.extend(self._check(bodies, keep=True))
         self._blobs.extend(blobs)
 
     def note(self, body: AnyBody) -> None:
         """Buffer an event of a step for the next flush, like `add`: it changes no working state, and has no blobs."""
-        if self._since is None:
-            self._since = self._now()
         self._buffer.append(body)
 
     @property
@@ -135,14 +127,14 @@ class Journal:
         """Whether the buffer is so full (500 events) that it should be flushed, although no caller waits for it."""
         return len(self._buffer) >= FULL_BUFFER
 
-    @property
-    def is_overdue(self) -> bool:
-        """Whether an event has waited for a flush for 200 ms, and no append is in flight that could store it.
-
-        A store's clock that was set back also counts, because the time that passed is unknown then.
+    def sweep(self) -> bool:
+        """Return whether an event has waited for a flush since the sweep before the last one, and nothing is being
+        written that could store it.
         """
-        since = self._since if self._flight is None else self._flight.since
-        return since is not None and not self._lock.is_held and not 0 <= self._now() - since < MAX_WAIT
+        if self._lock.is_held or not (self._buffer or self._flight):
+            return False
+        self._sweeps += 1
+        return self._sweeps > MAX_SWEEPS
 
     async def flush(self) -> None:
         """Return when everything added so far is durable. Raises LeaseLost if another worker holds the run."""
@@ -294,7 +286,7 @@ class Journal:
 
     def abandon(self) -> None:
         """Discard the append that was refused, and everything buffered after it."""
-        self._flight = self._since = None
+        self._flight = None
         self._buffer.clear()
         self._blobs.clear()
 
@@ -304,7 +296,6 @@ class Journal:
             flight, self._flight = self._flight or self._take(), None
             rest = self._seal(self._buffer)
             self._buffer.clear()
-            self._since = None
             if flight.events or rest:
                 await self._store.keep_late(flight.events + rest, blobs=(*flight.blobs, *self._blobs))
             self._blobs.clear()
@@ -359,10 +350,10 @@ class Journal:
     def _take(self, last: tuple[AnyBody, ...] = (), legs: tuple[Leg, ...] = ()) -> _Flight:
         """Seal the buffer, then the given bodies."""
         gathered, blobs = tuple(self._buffer), tuple(self._blobs)
-        since, self._since = self._since, None
+        self._sweeps = 0
         self._buffer.clear()
         self._blobs.clear()
-        return _Flight(self._seal((*gathered, *last)), gathered, last, blobs, legs, since)
+        return _Flight(self._seal((*gathered, *last)), gathered, last, blobs, legs)
 
     def _seal(self, bodies: Sequence[AnyBody]) -> tuple[Sealed, ...]:
         now, codec = self._now(), self._store.codec
@@ -404,7 +395,6 @@ class Journal:
             self._take_in(flight.events)
             return done
         self._buffer[:0] = flight.gathered
-        self._since = self._since if flight.since is None else flight.since
         self._blobs[:0] = flight.blobs
         if isinstance(done, Missed) and done.run == self.run:
             self._hear(done.events)

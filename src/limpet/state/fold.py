@@ -255,7 +255,10 @@ class Fold:
         self._reach_item(opened)
         counters["events"] += 2
         counters["attempts"] += 1
-        self._step_completed(settled)
+        counters["steps_completed"] += 1
+        if settled.spent is not None:
+            self._spend(settled.spent)
+        self._clear_suspicion()
 
     def _apply(self, event: Event, body: AnyBody) -> None:  # noqa: C901, PLR0912, PLR0915 - the one match over all kinds
         match body:

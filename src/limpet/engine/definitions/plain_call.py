@@ -76,19 +76,23 @@ class PlainCall:
         encoded = canonical(recorded)
         return None if len(encoded) > INLINE or MARKED in encoded else BoundArguments(recorded, encoded, passed)
 
-    def encode(self, output: object) -> bytes | None:
-        """Return a result as canonical JSON; None if it is not plain, or cannot be stored."""
+    def encode(self, output: object) -> tuple[bytes, bool] | None:
+        """Return a result as canonical JSON, and whether every replay returns it unchanged.
+
+        None if it is not plain, or cannot be stored.
+        """
+        is_unchanged = self._result.is_unchanged(output)
         try:
-            encoded = canonical(output if self._result.is_unchanged(output) else self._result.plain(output))
+            encoded = canonical(output if is_unchanged else self._result.plain(output))
         except InvalidValue:
             return None
-        return None if len(encoded) > INLINE or MARKED in encoded else encoded
+        return None if len(encoded) > INLINE or MARKED in encoded else (encoded, is_unchanged)
 
     def load_recorded(self, output: Payload) -> Any:
         """Return a recorded result. Raises InvalidValue if it does not match its type."""
         plain = output.value()
         return plain if self._result.is_unchanged(plain) else self._result.load(plain)
 
-    def load(self, output: object, encoded: bytes) -> Any:
+    def load(self, encoded: bytes) -> Any:
         """Return a result as every replay will return it. Raises InvalidValue if it does not match its type."""
-        return output if self._result.is_unchanged(output) else self._result.load(parse(encoded))
+        return self._result.load(parse(encoded))

@@ -26,7 +26,8 @@ class CodeState:
             self._working.apply(memory.created.initial)
         self.patched = 0
         """Counter of changes of `working`."""
-        self._flags = list(memory.history.flags)
+        self.flags = list(memory.history.flags)
+        """Recorded flags that the code has not got to yet, each with its sequence and detail."""
         self.overrides = list(memory.overrides)
         """Overrides of a fork that do not apply yet."""
         self._overridden = list[tuple[int, StatePatch]]()
@@ -72,8 +73,8 @@ class CodeState:
 
     def pass_end(self, end: int) -> None:
         """Set the flags that were recorded before an end: the code has got there."""
-        while self._flags and self._flags[0][0] < end:
-            _, *flag = self._flags.pop(0)
+        while self.flags and self.flags[0][0] < end:
+            _, *flag = self.flags.pop(0)
             self._flag(*flag)
 
     def raise_flag(self, flag: str, detail: str, *, again: bool = False) -> None:

@@ -163,9 +163,11 @@ class Gate:
     def end_work(self) -> None:
         """End a `work` context, and wake the driver if it waits for that."""
         self.busy_calls -= 1
-        self.note_activity()
-        if not self.busy_calls and (self.waiting or self._is_held):
-            self.wake_driver()
+        self.activity += 1
+        if self.waiting or self._is_held:
+            self.active_at = self._clock.ticks()
+            if not self.busy_calls:
+                self.wake_driver()
 
     def end_tool(self) -> None:
         """End a `running_tool` context, and wake the driver if it waits for that."""

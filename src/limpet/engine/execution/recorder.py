@@ -113,7 +113,8 @@ class Recorder:
                     await self._flush_after(error)
                 if journal.is_snapshot_due:
                     await self.snapshot()
-            await self.enter(ticket)
+            if not self.enter_now(ticket):
+                await self.enter(ticket)
         except asyncio.CancelledError:
             self._return_order.cancel_ticket(ticket)
             raise
@@ -135,7 +136,8 @@ class Recorder:
         self._gate.note_activity()
         if self._gate.waiting:
             self._gate.wake_driver()  # perhaps only waits are left
-        self._state.pass_end(end)
+        if self._state.flags:
+            self._state.pass_end(end)
 
     async def recall(self, record: Record, kind: type[Opened]) -> Opened:
         """Return the event of a recorded call without a separate end, when it is its turn to return."""

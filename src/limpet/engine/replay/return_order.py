@@ -75,12 +75,12 @@ class ReturnOrder:
         recorded = self._recorded
         if recorded and ticket == recorded[-1]:  # The usual case on replay.
             recorded.pop()
-            self._is_received = False
-            self._quiet = 0
-            return True
-        if recorded or not self._is_first_issued(ticket):
+        elif not recorded and self._is_first_issued(ticket):
+            self._issued.pop(ticket, None)
+        else:
             return False
-        self._let_return(ticket)
+        self._is_received = False
+        self._quiet = 0
         return True
 
     async def wait_turn(self, ticket: int) -> None:

@@ -173,9 +173,10 @@ class PlainSteps:
                 return self._steps.note_failed(step, 1, call, error), None
             finally:
                 reports.close()
-            encoded = plain.encode(output)
-            if encoded is None:
+            stored = plain.encode(output)
+            if stored is None:
                 return self._steps.note_completed(step, 1, output, call), None
+            encoded, is_unchanged = stored
             completed = b.StepCompleted(
                 name=step.name, number=step.number, attempt=1, output=Payload(json=Raw(encoded)), spent=call.total
             )
@@ -183,6 +184,6 @@ class PlainSteps:
         finally:
             x.gate.end_tool()
         try:
-            return None, plain.load(output, encoded)
+            return None, output if is_unchanged else plain.load(encoded)
         except InvalidValue:
             return completed, None

@@ -96,7 +96,7 @@ class RunDriver:
         A driver that appends sees new commands with each append.
         """
         x = self._x
-        return x is not None and (bool(self._waits and self._waits.open) or x.gate.is_silent)
+        return x is not None and (bool(x.gate.waiting) or x.gate.is_silent)
 
     @property
     def waiting_task(self) -> "asyncio.Task[Any] | None":
@@ -167,7 +167,7 @@ class RunDriver:
         A run that is held is about to park, end or be released, and flushes its events then.
         """
         x = self._x
-        if x is not None and x.gate.is_open and self._flushing is None and x.journal.is_overdue:
+        if x is not None and x.gate.is_open and self._flushing is None and x.journal.sweep():
             self._flushing = asyncio.create_task(self._flush_now(x), name=f"limpet:{self.run}:flush")
 
     async def _flush_now(self, x: Execution) -> None:
