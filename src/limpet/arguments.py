@@ -143,9 +143,13 @@ def _finder(hint: Any) -> Find:
 def _any(hint: Any) -> Find:
     kinds = get_args(hint)
     finders = [_finder(each) for each in kinds]
+    by_type = {get_origin(kind) or kind: each for kind, each in zip(kinds, finders, strict=True)}
     wanted = " or ".join(map(_name, kinds))
 
     def find(value: Any) -> Fault:
+        likely = by_type.get(type(value))
+        if likely is not None and likely(value) is None:  # The usual case: no other check has to explain itself.
+            return None
         faults = []
         for each in finders:
             if (fault := each(value)) is None:

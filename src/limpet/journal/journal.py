@@ -84,7 +84,7 @@ class Journal:
         stored. A snapshot may contain its dump.
         """
         if claimed.log:
-            loaded = fold_log(store, claimed.log, learner)
+            loaded = fold_log(claimed.log, learner)
         else:
             loaded = await load_whole(store, claimed.row.id, at_most=claimed.row.seq, learner=learner)
         return cls(store, claimed, loaded, now, learner)

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from limpet.errors import Tampered
-from limpet.events import AnyBody, Event, Head
+from limpet.events import AnyBody, Event, Head, Sealed
 from limpet.events import bodies as b
 from limpet.events.values import encode
 from limpet.state import Fold, RunState
@@ -104,12 +104,15 @@ async def load_whole(store: Store, run: str, *, at_most: int | None = None, lear
     return Loaded(folder.end(), snapshot_bytes, tail_bytes, tail_events)
 
 
-def fold_log(store: Store, log: Sequence[Event], learner: Learner | None = None) -> Loaded:
+def fold_log(log: Sequence[Sealed], learner: Learner | None = None) -> Loaded:
     """Return the state of a run from its whole log."""
-    folder = LogFolder(store, Fold(None), learner)
-    for event in log:
-        folder.add(event)
-    return Loaded(folder.end(), 0, sum(len(event.body) for event in log), len(log))
+    fold, tail_bytes = Fold(None), 0
+    for sealed in log:
+        fold.add(sealed.event, sealed.body)
+        if learner is not None:
+            learner.learn(sealed.event, sealed.body, fold)
+        tail_bytes += len(sealed.event.body)
+    return Loaded(fold, 0, tail_bytes, len(log))
 
 
 class LogFolder:

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from copy import copy
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from msgspec import UNSET, UnsetType, json, to_builtins
@@ -60,7 +59,8 @@ class Working:
 
     def copy(self) -> "Working":
         """Return a copy that changes independently."""
-        other = copy(self)
+        other = Working.__new__(Working)
+        other.__dict__.update(self.__dict__)
         other._plan, other._facts, other._questions = self._plan.copy(), self._facts.copy(), self._questions.copy()
         other._artifacts, other._flags = self._artifacts.copy(), self._flags.copy()
         return other

@@ -415,7 +415,7 @@ def _insert(tx: Transaction, row: RunRow, sealed: Sequence[Sealed], blobs: Seque
     tx.refer(number, blobs)
     row = replace(row, number=number)
     tx.note_ready(row)
-    claimed = None if row.worker is None else writes.Claimed(row, died=False, log=tuple(events))
+    claimed = None if row.worker is None else writes.Claimed(row, died=False, log=tuple(sealed))
     return writes.Appended((row.head,), row, claimed)
 
 

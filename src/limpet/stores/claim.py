@@ -1,11 +1,12 @@
 """Workers and claims: workers register, renew their leases and retire; they claim runs, each under a new fence."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from msgspec.structs import replace
 
-from limpet.errors import NotFound
-from limpet.events import Event, Sealed
+from limpet.errors import LimpetError, NotFound
+from limpet.events import Sealed
 from limpet.events import bodies as b
 from limpet.policy.quarantine import SUSPECT, group_size
 from limpet.state import ENDED
@@ -130,12 +131,19 @@ def may_start_claimed(tx: Transaction, row: RunRow, worker: str) -> bool:
     return can_start and tx.is_registered(worker)
 
 
-def _short_logs(tx: Transaction, rows: Sequence[RunRow]) -> dict[str, list[Event]]:
-    """Return the logs of runs that no worker has driven yet, so that their first worker need not read them."""
+def _short_logs(tx: Transaction, rows: Sequence[RunRow]) -> dict[str, list[Sealed]]:
+    """Return the logs of runs that no worker has driven yet, so that their first worker need not read them.
+
+    A log that cannot be decoded here is left out: the worker that reads it reports why.
+    """
     if tx.codec.is_private:
         return {}  # The keys may have to be read first.
     short = [row for row in rows if row.fence == 0 and row.seq <= SHORT_LOG and row.origin is None]
-    return {row.id: log for row, log in zip(short, tx.tables.logs(short), strict=True)} if short else {}
+    found: dict[str, list[Sealed]] = {}
+    for row, log in zip(short, tx.tables.logs(short) if short else (), strict=True):
+        with suppress(LimpetError):
+            found[row.id] = [Sealed(event, tx.decode(event)) for event in log]
+    return found
 
 
 def _group(suspects: Sequence[RunRow], held: Sequence[RunRow], cleared: int) -> set[int]:
@@ -223,14 +231,14 @@ def _take_slots(tx: Transaction, row: RunRow, concurrency: dict[str, int]) -> bo
     return False
 
 
-def _take(tx: Transaction, row: RunRow, worker: str, *, alone: bool, log: Sequence[Event] | None) -> writes.Claimed:
+def _take(tx: Transaction, row: RunRow, worker: str, *, alone: bool, log: Sequence[Sealed] | None) -> writes.Claimed:
     died = row.worker is not None
     sealed = seal_claim(tx, row, worker, died=died, alone=alone)
     assert isinstance(sealed.body, b.RunClaimed)
     given = claimed_row(row, sealed.event, sealed.body)
     tx.tables.insert(row.number, [sealed.event], [keys_of(sealed.body)])
     tx.tables.save(given)
-    return writes.Claimed(given, died, () if log is None else (*log, sealed.event))
+    return writes.Claimed(given, died, () if log is None else (*log, sealed))
 
 
 def seal_claim(tx: Transaction, row: RunRow, worker: str, *, died: bool = False, alone: bool = False) -> Sealed:

@@ -178,7 +178,7 @@ class Claimed(NamedTuple):
     row: RunRow
     died: bool
     """The run was taken from a dead worker."""
-    log: tuple[Event, ...] = ()
+    log: tuple[Sealed, ...] = ()
     """The whole log, with the claim, if it is short; otherwise empty."""
 
 

@@ -1,6 +1,7 @@
 """Cancel, pause, resume, quarantine, children and exclusive runs."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -335,6 +336,31 @@ async def test_a_worker_leaves_a_log_of_a_newer_version_to_newer_workers(monkeyp
         monkeypatch.setitem(VOCABULARY._upcasts, ("signal.received", known.version), dict)
         await app.advance("5m")
         assert await handle.result() == 7
+
+
+async def test_a_new_run_of_a_newer_version_does_not_keep_others_from_being_claimed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A claim hands short logs over. One that this version cannot decode is left to the worker that reads it."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> int:
+        return 7
+
+    url = f"sqlite:///{tmp_path}/store.db"
+    async with limpet.open(url, agents=[agent], worker=False) as app:
+        known = VOCABULARY.kinds["run.created"]
+        newest = known._replace(version=known.version + 1)
+        with monkeypatch.context() as newer:
+            newer.setitem(VOCABULARY.kinds, "run.created", newest)
+            newer.setitem(VOCABULARY._by_body, known.body, newest)
+            await app.start(agent, id="newer")
+        await app.start(agent, id="known")
+    async with limpet.open(url, agents=[agent]) as app:
+        assert await (await app.get("known")).result(timeout="10s") == 7
+        [event, *_] = await app.store.read("newer")
+        assert event.version == known.version + 1
+        assert (await app.store.get("newer")).status != "completed"
 
 
 async def test_a_run_that_only_waits_is_not_quarantined() -> None:

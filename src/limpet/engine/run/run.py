@@ -83,13 +83,16 @@ class Run(Generic[S]):
     def __init__(self, execution: Execution, waits: Waits) -> None:
         self._x = execution
         self._waits = waits
-        self._steps = Steps(execution, waits)
-        self._plain_steps = PlainSteps(execution, self._steps)
+        self._plain_steps = PlainSteps(execution, waits)
         self.calls = AwaitTracker()
         """Calls of the run's methods, to find those that are never awaited."""
         self._cached_state: tuple[int, State[S]] | None = None
 
     # Parts that many runs do not need
+
+    @property
+    def _steps(self) -> Steps:
+        return self._plain_steps.general
 
     @cached_property
     def _asks(self) -> Questions:

@@ -6,6 +6,7 @@ result. Every other step takes the general path in `steps.py`, which writes the 
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from msgspec import Raw, UnsetType
@@ -19,6 +20,7 @@ from limpet.engine.execution.step import Latest, Step
 from limpet.engine.replay.history import Record
 from limpet.engine.steps.attempts import ProgressReports
 from limpet.engine.steps.steps import Steps
+from limpet.engine.waits.waits import Waits
 from limpet.errors import InvalidValue
 from limpet.events import Payload
 from limpet.events import bodies as b
@@ -50,13 +52,18 @@ def _has_these_args(started: b.StepStarted, bound: BoundArguments) -> bool:
 class PlainSteps:
     """The short path of the steps of one execution."""
 
-    def __init__(self, execution: Execution, steps: Steps) -> None:
-        self._x, self._steps = execution, steps
+    def __init__(self, execution: Execution, waits: Waits) -> None:
+        self._x, self._waits = execution, waits
         is_live = execution.effects == "live" and not execution.is_undoing and not execution.is_dry_run
         self._is_usual = is_live and not execution.kit.store.redaction.is_on
         approvals = execution.agent.rules.approvals
         self._asked_risks = frozenset() if approvals is None else approvals.risks
         self._records, self._considered = execution.history.records, execution.history.considered
+
+    @cached_property
+    def general(self) -> Steps:
+        """The general path; many runs do not need it."""
+        return Steps(self._x, self._waits)
 
     def find(
         self, tool: Tool[..., Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -100,7 +107,7 @@ class PlainSteps:
             output = plain.load_recorded(settled.output)
         except InvalidValue:
             step = Step(tool, record.name, record.number or 0, bound.recorded, "", bound.encoded)
-            return await self._steps.outcome(step, settled)
+            return await self.general.outcome(step, settled)
         x.history.hand_over(record.name)
         return output
 
@@ -109,7 +116,7 @@ class PlainSteps:
         x, is_effect = self._x, step.tool.traits.effect != "none"
         step.args_digest = bound.digest
         if self._needs_more(step.tool.traits, is_effect=is_effect):
-            return await self._steps.run(step, None)
+            return await self.general.run(step, None)
         if is_effect:
             step.key = idempotency_key(x.run, step.number, step.tool.name, step.args_digest)
         step.packed, step.attempt = Payload(json=Raw(bound.encoded)), 1
@@ -132,14 +139,14 @@ class PlainSteps:
                 await x.recorder.flush()
             latest, output = await self._call(step, plain, bound)
             if latest is not None:
-                await self._steps.flush_failed(latest)
+                await self.general.flush_failed(latest)
         except asyncio.CancelledError:
-            self._steps.note_cancelled(step, started)
+            self.general.note_cancelled(step, started)
             raise
         finally:
             x.gate.end_work()
         if latest is not None:
-            return await self._steps.finish(step, latest)
+            return await self.general.finish(step, latest)
         x.history.hand_over(step.name)
         ticket = x.return_order.issue_ticket()
         await x.recorder.finish(ticket, "effect_returns" if is_effect else "step_returns")
@@ -170,12 +177,12 @@ class PlainSteps:
             try:
                 output = await x.kit.perform(tool, tool.fn, ((), bound.passed), call)
             except Exception as error:  # noqa: BLE001 - every error of a tool is recorded
-                return self._steps.note_failed(step, 1, call, error), None
+                return self.general.note_failed(step, 1, call, error), None
             finally:
                 reports.close()
             stored = plain.encode(output)
             if stored is None:
-                return self._steps.note_completed(step, 1, output, call), None
+                return self.general.note_completed(step, 1, output, call), None
             encoded, is_unchanged = stored
             completed = b.StepCompleted(
                 name=step.name, number=step.number, attempt=1, output=Payload(json=Raw(encoded)), spent=call.total

@@ -61,6 +61,8 @@ def notification_runs(x: Execution, opened: b.RequestOpened, to: Sequence[str]) 
 
 def run_notices(x: Execution, agent: str, what: NoticeKind, waits: Sequence[Wait] = ()) -> tuple[Create, ...]:
     """Return runs that tell channels how a run ended, or that it waits for people or programs outside."""
+    if not x.kit.channels:
+        return ()
     is_told = what != "waits" or any(each.what in OUTSIDE for each in waits)
     if agent.startswith(BUILT_IN) or x.effects == "stub" or not is_told:
         return ()

@@ -67,6 +67,8 @@ class Waits:
 
     def check(self) -> None:
         """End the waits that are over, in the order of their events."""
+        if not (self._slots or self._x.subscribers):
+            return
         for notify in (*self._x.subscribers.values(),):
             notify()
         ended = [(slot, end) for slot in self.open if (end := slot.check()) is not None]

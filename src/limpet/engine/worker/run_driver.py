@@ -349,6 +349,8 @@ class RunDriver:
     async def _expire_or_park(self, x: Execution, last_seen: int) -> bool:
         """Write expired waits, and park the run if it only waits. Returns whether the run is parked."""
         assert self._waits is not None
+        if not (x.gate.waiting or self._waits.awaiting_cancel or x.journal.fold.pausing):
+            return False
         try:
             if await self._waits.expire():
                 self._changed.set()
@@ -401,18 +403,15 @@ class RunDriver:
     async def _pause(self, x: Execution, *, held: bool) -> None:
         """Wait until something happens or is due."""
         assert self._waits is not None
-        wake = None if held else self._waits.next_wake
-        due = [] if wake is None else [wake - self._kit.now()]
-        if (
-            not held
-            and self._waits.open
-            and not self._waits.awaiting_cancel
-            and x.gate.is_idle
-            and not x.return_order.is_busy
-        ):
-            due.append(x.gate.active_at + self._linger - self._kit.clock.ticks())
         if self._changed.is_set():
             return
+        due: list[int] = []
+        if x.gate.waiting and not held:
+            wake = self._waits.next_wake
+            if wake is not None:
+                due.append(wake - self._kit.now())
+            if not self._waits.awaiting_cancel and x.gate.is_idle and not x.return_order.is_busy:
+                due.append(x.gate.active_at + self._linger - self._kit.clock.ticks())
         cancel_timer = self._kit.clock.call_later(max(min(due), 0), self._changed.set) if due else None
         try:
             await self._changed.wait()

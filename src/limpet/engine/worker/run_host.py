@@ -467,9 +467,7 @@ class RunHost:
         self._has_drivers.set()
         if driver.is_suspect:
             self._suspects[row.id] = driver
-        task = asyncio.create_task(self._supervise(driver), name=f"limpet:drive:{row.id}")
-        self._driver_tasks[driver] = task
-        task.add_done_callback(lambda _: self._driver_tasks.pop(driver, None))
+        self._driver_tasks[driver] = asyncio.create_task(self._supervise(driver), name=f"limpet:drive:{row.id}")
         return driver
 
     async def _supervise(self, driver: RunDriver) -> None:
@@ -495,6 +493,7 @@ class RunHost:
             driver.stop_flushing()
             if self._drivers.get(driver.run) is driver:
                 del self._drivers[driver.run]
+            self._driver_tasks.pop(driver, None)
             if driver.end_place is not None:
                 self._listener.notify(driver.run, driver.end_place)
             self.on_left(driver)

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from limpet.errors import IdConflict, InvalidAppend, InvalidArgument, InvalidPatch, NotFound
-from limpet.events import Lineage, PlanItem, StatePatch, inline, verify
+from limpet.events import Lineage, PlanItem, Sealed, StatePatch, inline, verify
 from limpet.events import bodies as b
 from limpet.stores import Appended, Create, RunFilter, Taken
 from limpet.stores.conformance.suite import Owner, World, behaviour, completed, created, expect, started
@@ -39,7 +39,7 @@ async def a_run_is_created_and_claimed_together(world: World) -> None:
     assert claimed.row == await world.store.get("r1")
     assert (claimed.row.status, claimed.row.worker, claimed.row.fence, claimed.died) == ("running", "w1", 1, False)
     log = await world.log()
-    assert list(claimed.log) == log
+    assert list(claimed.log) == [Sealed(event, world.store.decode(event)) for event in log]
     verify(log)
     assert [event.kind for event in log] == ["run.created", "run.claimed"]
     assert await world.claim("w2") == ()
@@ -61,7 +61,8 @@ async def a_run_with_a_first_message_is_created_and_claimed_together(world: Worl
         assert isinstance(appended, Appended)
         assert appended.claimed is not None
         assert appended.claimed.row == await world.store.get(run)
-        assert list(appended.claimed.log) == await world.log(run)
+        log = await world.log(run)
+        assert list(appended.claimed.log) == [Sealed(event, world.store.decode(event)) for event in log]
         assert (appended.claimed.row.worker, appended.claimed.row.fence) == ("w1", 1)
 
 
