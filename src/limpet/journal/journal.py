@@ -143,7 +143,12 @@ class Journal:
             await lock.take()
         try:
             if self._flight is None and self._buffer and not self._blobs:
-                await self._extend()
+                # The usual case, sent once: the events change nothing but the log, and no others came first.
+                self._flight = flight = self._take()
+                leg = Extend(run=self.run, after=self.head, fence=self.fence, events=flight.events)
+                if await self._store.extend(leg):
+                    self._flight = None
+                    self._take_in(flight.events)
             if self._flight is not None or self._buffer:
                 await self._flush()
         finally:
@@ -358,17 +363,6 @@ class Journal:
     def _seal(self, bodies: Sequence[AnyBody]) -> tuple[Sealed, ...]:
         now, codec = self._now(), self._store.codec
         return seal_all(self.head, self.run, bodies, time=now, fence=self.fence, actor=self._actor, codec=codec)
-
-    async def _extend(self) -> None:
-        """Send the buffer once, in the usual case: its events change nothing but the log, and no others came first.
-
-        In other cases the flight remains, for `_flush`.
-        """
-        self._flight = flight = self._take()
-        leg = Extend(run=self.run, after=self.head, fence=self.fence, events=flight.events)
-        if await self._store.extend(leg):
-            self._flight = None
-            self._take_in(flight.events)
 
     async def _flush(self) -> None:
         while self._flight or self._buffer:

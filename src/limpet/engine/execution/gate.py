@@ -49,8 +49,9 @@ class Gate:
         """Number of running tool functions."""
         self.activity = 0
         """Counter of everything that the code does."""
-        self.active_at = self._clock.ticks()
-        """When the code was last active, in monotonic microseconds."""
+        self._seen_activity, self._silent_since = 0, self._clock.ticks()
+        self.active_at = 0
+        """When code that waits was last active elsewhere, or began to wait, in monotonic microseconds."""
         self.wake_driver: Callable[[], object] = lambda: None
         """Wakes the driver of this run."""
         self.waiting: Mapping[str, OpenWait] = {}
@@ -139,14 +140,18 @@ class Gate:
     # Activity
 
     def note_activity(self) -> None:
-        """Note activity."""
-        self.activity += 1
+        """Note activity while the code waits elsewhere, or the gate is held: perhaps only waits are left."""
         self.active_at = self._clock.ticks()
+        if not self.busy_calls:
+            self.wake_driver()
 
     @property
     def is_silent(self) -> bool:
-        """Whether the run has been busy for a while without writing."""
-        return self._clock.ticks() >= self.active_at + self._silent_after
+        """Whether the run has been busy for a while without a call, as far as those know who ask for this."""
+        now = self._clock.ticks()
+        if self.activity != self._seen_activity:
+            self._seen_activity, self._silent_since = self.activity, now
+        return now >= self._silent_since + self._silent_after
 
     async def wait_until_quiet(self) -> None:
         """Wait until the code has done nothing for some iterations of the event loop."""
@@ -165,9 +170,7 @@ class Gate:
         self.busy_calls -= 1
         self.activity += 1
         if self.waiting or self._is_held:
-            self.active_at = self._clock.ticks()
-            if not self.busy_calls:
-                self.wake_driver()
+            self.note_activity()
 
     def end_tool(self) -> None:
         """End a `running_tool` context, and wake the driver if it waits for that."""

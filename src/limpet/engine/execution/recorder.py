@@ -133,9 +133,9 @@ class Recorder:
         return True
 
     def _entered(self, end: int) -> None:
-        self._gate.note_activity()
+        self._gate.activity += 1
         if self._gate.waiting:
-            self._gate.wake_driver()  # perhaps only waits are left
+            self._gate.note_activity()
         if self._state.flags:
             self._state.pass_end(end)
 

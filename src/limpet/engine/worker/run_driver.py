@@ -89,14 +89,13 @@ class RunDriver:
 
     # Called by the worker
 
-    @property
-    def wants_changes(self) -> bool:
-        """Whether the driver needs notifications: it waits, or has not appended for a while.
+    def known_seq(self) -> int | None:
+        """Return the sequence of the last known event if the driver needs notifications of later ones, else None.
 
-        A driver that appends sees new commands with each append.
+        It needs them while it waits, or has not appended for a while: each append shows new commands.
         """
         x = self._x
-        return x is not None and (bool(x.gate.waiting) or x.gate.is_silent)
+        return self.seq if x is not None and (x.gate.waiting or x.gate.is_silent) else None
 
     @property
     def waiting_task(self) -> "asyncio.Task[Any] | None":

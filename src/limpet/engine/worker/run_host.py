@@ -471,13 +471,10 @@ class RunHost:
         return driver
 
     async def _supervise(self, driver: RunDriver) -> None:
-        def known_seq() -> int | None:
-            return driver.seq if driver.wants_changes else None
-
         def notify(place: Any) -> None:
             self.spawn(driver.catch_up(place.seq, place.fence))
 
-        subscription = Subscription(driver.run, known_seq, notify)
+        subscription = Subscription(driver.run, driver.known_seq, notify)
         self._listener.subscribe(subscription)
         try:
             await driver.drive()
