@@ -320,7 +320,7 @@ class App(
         Raises RunFailed or RunCancelled, and IdConflict if the existing run has another agent, input or options. If the
         run waits for a person, an operator or a worker, a line on stderr says so, unless `quiet` is true.
         """
-        handle = await self._start(agent, input, cast(StartOptions, how))
+        handle = await self._start(agent, input, cast("StartOptions", how))
         return await handle.result(quiet=quiet)
 
     @overload
