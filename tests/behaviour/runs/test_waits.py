@@ -7,6 +7,7 @@ import pytest
 
 import limpet
 from limpet import testing
+from limpet.clock import microseconds
 
 
 async def kinds(app: limpet.App, run: str) -> list[str]:
@@ -32,6 +33,31 @@ async def test_a_run_resumes_after_a_sleep_of_a_year() -> None:
         await app.crash()
         await app.advance("1d")
         assert await handle.result() == 365
+
+
+@pytest.mark.parametrize("wait", ["retry", "sleep"])
+async def test_a_short_wait_does_not_park_the_run(wait: str) -> None:
+    """It stays in memory for a while after the wait began, however long ago its worker started."""
+    tries = list[int]()
+
+    @limpet.tool(effect="none", retry=limpet.Retry(2, first="20ms", jitter=False))
+    async def look() -> int:
+        tries.append(1)
+        if wait == "retry" and len(tries) == 1:
+            raise ConnectionError("busy")
+        return 1
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> int:
+        if wait == "sleep":
+            await run.sleep("20ms")
+        return await run.step(look)
+
+    app = limpet.open("memory:", agents=[agent])
+    app._settings.linger = microseconds("20s")
+    async with app:
+        assert await app.run(agent, id="r1") == 1
+        assert "run.waiting" not in await kinds(app, "r1")
 
 
 async def test_a_suspension_triggers_no_except_or_finally_effects() -> None:

@@ -11,15 +11,15 @@ from bench import counts
 
 # The limit of a plain read, and of a plain effect.
 LIMITS = {
-    "Python calls on the loop": (155, 245),
-    "C calls on the loop": (112, 172),
+    "Python calls on the loop": (137, 203),
+    "C calls on the loop": (106, 156),
     "Python calls in the writer": (0, 0),
     "C calls in the writer": (0, 0),
-    "loop turns": (1, 2),
+    "loop turns": (1, 1),
     "thread wake-ups": (0, 0),
     "SHA-256 digests": (3, 3),
     "SQL statements": (5, 8),
-    "frames down to the SQL": (15, 15),
+    "frames down to the SQL": (13, 13),
     "files on the way": (38, 39),
     "event rows": (2, 2),
     "blocks kept": (1, 1),

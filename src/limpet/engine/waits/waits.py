@@ -212,8 +212,7 @@ class Waits:
                 if not ended.done():
                     ended.set_result((b.WaitEnded(name=name, how="fired"), 0))
 
-        self._slots[place] = OpenWait(place, wait, until, look, ended)
-        self._x.gate.wake_driver()
+        self._add(OpenWait(place, wait, until, look, ended))
         try:
             await ended
         finally:
@@ -236,9 +235,7 @@ class Waits:
         ended: asyncio.Future[tuple[b.WaitEnded, int]] = asyncio.get_running_loop().create_future()
         request = opened if isinstance(opened, b.RequestOpened) else None
         until = wake if request is None else self._expiry(request)
-        self._slots[name] = OpenWait(name, wait, until, look, ended, request)
-        x.gate.active_at = x.kit.clock.ticks()
-        x.gate.wake_driver()
+        self._add(OpenWait(name, wait, until, look, ended, request))
         try:
             end, ticket = await ended
         except asyncio.CancelledError:
@@ -246,6 +243,11 @@ class Waits:
             raise
         await x.recorder.finish(ticket)
         return end
+
+    def _add(self, wait: OpenWait) -> None:
+        self._slots[wait.name] = wait
+        self._x.gate.active_at = self._x.kit.clock.ticks()
+        self._x.gate.wake_driver()  # to learn when the wait is due
 
     def _was_closed(self, opened: Opening) -> bool:
         """Return whether a timer or an undecided request was closed when the run failed, so it is opened again."""
