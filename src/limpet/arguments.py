@@ -103,20 +103,23 @@ def _finders(fn: Callable[..., Any]) -> tuple[tuple[str, ...], str | None, list[
     """Return the positional parameters, the name of `*args` if any, all names that may be passed by name (None: any
     name), and a check per parameter.
     """
-    hints, places, rest, by_name = get_type_hints(fn), [], None, True
+    hints, places, rest = get_type_hints(fn), [], None
+    options: list[str] | None = []
     parameters = inspect.signature(fn).parameters.values()
     for each in parameters:
         if each.kind is each.VAR_KEYWORD:
-            by_name = False
             [more] = get_args(hints.pop(each.name, None)) or [None]
-            options = get_origin(more) or more  # a TypedDict, perhaps a generic one
-            hints |= get_type_hints(options) if is_typeddict(options) else {}
+            more = get_origin(more) or more  # a TypedDict, perhaps a generic one
+            named = get_type_hints(more) if is_typeddict(more) else None
+            options = None if named is None else [*named]
+            hints |= named or {}
         elif each.kind is each.VAR_POSITIONAL:
             rest = each.name
         elif each.kind is not each.KEYWORD_ONLY:
             places.append(each.name)
-    named = [each.name for each in parameters if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    options = [name for name in named if name != "self"] if by_name else None
+    if options is not None:
+        by_name = (each for each in parameters if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD))
+        options += [each.name for each in by_name if each.name != "self"]
     return tuple(places), rest, options, {name: _finder(hint) for name, hint in hints.items()}
 
 

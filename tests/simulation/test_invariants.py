@@ -267,17 +267,20 @@ SABOTAGE: list[tuple[str, object, str, object]] = [
 def test_a_broken_engine_violates_its_invariant(
     monkeypatch: pytest.MonkeyPatch, name: str, where: object, what: str, instead: object
 ) -> None:
-    """A few seeds are enough to find the fault and to name its invariant."""
+    """A few seeds are enough to find the fault and to name its invariant; it may violate others, too."""
     monkeypatch.setattr(where, what, instead)
     monkeypatch.setattr(World, "jump", lambda _: 3600 * 1_000_000)
     monkeypatch.setattr(world, "FORKS", 0)  # so that no result is loaded twice
 
-    def look() -> None:
-        for seed in range(60):
+    others = []
+    for seed in range(60):
+        try:
             simulate(seed, check=check_end)
-
-    with pytest.raises(AssertionError, match=rf"^{name} "):
-        look()
+        except AssertionError as error:
+            if str(error).startswith(f"{name} "):
+                return
+            others.append(str(error))
+    pytest.fail(f"{name} was not violated in 60 seeds; others: {others}")
 
 
 def test_a_row_that_differs_from_its_log_is_found() -> None:

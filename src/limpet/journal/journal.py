@@ -13,6 +13,7 @@ from typing import Any, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
+from limpet.clock import SECOND
 from limpet.errors import StoreBusy
 from limpet.events import VOCABULARY, AnyBody, Head, Sealed, seal_all, verify
 from limpet.events import bodies as b
@@ -30,8 +31,8 @@ from limpet.stores.writes import Claimed, Work, check_leg
 __all__ = ["Journal"]
 
 FULL_BUFFER = 500
-# Sweeps of a worker for which an event may wait for a flush.
-MAX_SWEEPS = 2
+# How long an event may wait for a flush while a worker sweeps its journals, in microseconds.
+MAX_WAIT = SECOND // 5
 
 
 class _Flight(Struct, frozen=True):
@@ -56,14 +57,16 @@ class Journal:
         self.head = claimed.row.head
         self.last_seen = self.head.seq
         """Sequence of the last event written by others that this journal has folded."""
+        self.on_heard: Callable[[], object] = lambda: None
+        """Called after events that others wrote have been folded."""
         self._store = store
         self._now = now
         self._learner = learner
         self._fold = loaded.fold
         self._ahead = loaded.fold.working.copy()
         self._buffer: list[AnyBody] = []
-        self._sweeps = 0
-        """Sweeps since the first body in the buffer was added."""
+        self._waits_since: int | None = None
+        """Monotonic time since when events may wait for a flush; None if no sweep has found any."""
         self._blobs: list[Blob] = []
         self._flight: _Flight | None = None
         self._landed: list[AnyBody] = []
@@ -127,14 +130,17 @@ class Journal:
         """Whether the buffer is so full (500 events) that it should be flushed, although no caller waits for it."""
         return len(self._buffer) >= FULL_BUFFER
 
-    def sweep(self) -> bool:
-        """Return whether an event has waited for a flush since the sweep before the last one, and nothing is being
-        written that could store it.
+    def sweep(self, last: int, now: int) -> bool:
+        """Note whether events wait for a flush, and return whether they may have for 200 ms.
+
+        Those that are new have come after the `last` sweep. While something is being written that could store them,
+        this returns False.
         """
         if self._lock.is_held or not (self._buffer or self._flight):
             return False
-        self._sweeps += 1
-        return self._sweeps > MAX_SWEEPS
+        if self._waits_since is None:
+            self._waits_since = last
+        return now - self._waits_since >= MAX_WAIT
 
     async def flush(self) -> None:
         """Return when everything added so far is durable. Raises LeaseLost if another worker holds the run."""
@@ -355,7 +361,7 @@ class Journal:
     def _take(self, last: tuple[AnyBody, ...] = (), legs: tuple[Leg, ...] = ()) -> _Flight:
         """Seal the buffer, then the given bodies."""
         gathered, blobs = tuple(self._buffer), tuple(self._blobs)
-        self._sweeps = 0
+        self._waits_since = None
         self._buffer.clear()
         self._blobs.clear()
         return _Flight(self._seal((*gathered, *last)), gathered, last, blobs, legs)
@@ -400,6 +406,7 @@ class Journal:
             return
         self._take_in(events)
         self.last_seen = self.head.seq
+        self.on_heard()
         if any(isinstance(sealed.body, _CHANGING) for sealed in events):
             self._ahead = self._fold.working.copy()
             for body in self.pending:

@@ -364,10 +364,6 @@ class App(
     async def _start(self, agent: Agent[Any, Any] | str, input: Any, how: StartOptions) -> Handle[Any]:
         """Start a run, given arguments of the right types."""
         self._check_open()
-        for name in how.keys() - StartOptions.__annotations__:
-            raise InvalidArgument(
-                path=name, reason=f"unknown option; allowed: {', '.join(StartOptions.__annotations__)}"
-            )
         if isinstance(agent, str):
             known = self._agents.get(agent) or await self._find_agent(agent)
             plain = known.dump_json(input)

@@ -59,7 +59,7 @@ class Working:
 
     def copy(self) -> "Working":
         """Return a copy that changes independently."""
-        other = Working.__new__(Working)
+        other = Working.__new__(Working)  # not `copy.copy`, which is slow
         other.__dict__.update(self.__dict__)
         other._plan, other._facts, other._questions = self._plan.copy(), self._facts.copy(), self._questions.copy()
         other._artifacts, other._flags = self._artifacts.copy(), self._flags.copy()

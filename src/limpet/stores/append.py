@@ -415,8 +415,11 @@ def _insert(tx: Transaction, row: RunRow, sealed: Sequence[Sealed], blobs: Seque
     tx.refer(number, blobs)
     row = replace(row, number=number)
     tx.note_ready(row)
-    claimed = None if row.worker is None else writes.Claimed(row, died=False, log=tuple(sealed))
-    return writes.Appended((row.head,), row, claimed)
+    if row.worker is None:
+        return writes.Appended((row.head,), row)
+    # Its worker gets what the log says: the given bodies may hold objects that their creator changes later.
+    log = tuple(Sealed(event, tx.decode(event)) for event in events)
+    return writes.Appended((row.head,), row, writes.Claimed(row, died=False, log=log))
 
 
 def chain_start(tx: Transaction, run: str, first: AnyBody) -> tuple[Head, int]:

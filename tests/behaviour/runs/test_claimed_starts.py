@@ -4,6 +4,7 @@ import asyncio
 import gc
 from collections import Counter
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,29 @@ async def test_a_run_takes_two_writes_and_no_read(url: str, tmp_path: Path, monk
             assert await app.run(agent, number, id=f"r{number}") == number
         assert (found["Append"], found["read"]) == (10, 0)
         assert [event.kind async for event in app.store.log("r1")] == ["run.created", "run.claimed", "run.completed"]
+
+
+async def test_a_run_starts_with_what_its_log_says(tmp_path: Path) -> None:
+    """Not with the caller's own objects, which may change, or differ from what a resume reads."""
+
+    class Priority(StrEnum):
+        HIGH = "high"
+
+    seen, may_go = list[Any](), asyncio.Event()
+
+    @limpet.agent(name="claimed_state")
+    async def one(run: limpet.Run) -> None:
+        await may_go.wait()
+        state = run.state
+        seen.append((repr(state.goal), repr(state.plan[0]), state.constraints["regions"]))
+
+    rules: dict[str, Any] = {"regions": ["eu"]}
+    async with limpet.open("memory:", agents=[one]) as app:
+        handle = await app.start(one, goal=Priority.HIGH, plan=[Priority.HIGH], constraints=rules)
+        rules["regions"].append("us")
+        may_go.set()
+        await handle.result()
+    assert seen == [("'high'", "'high'", ["eu"])]
 
 
 async def test_a_new_run_does_not_overtake_one_that_waits_for_room() -> None:

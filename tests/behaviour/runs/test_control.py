@@ -1,6 +1,7 @@
 """Cancel, pause, resume, quarantine, children and exclusive runs."""
 
 import asyncio
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 import limpet
 from limpet import testing
-from limpet.clock import SECOND, microseconds
+from limpet.clock import SECOND, SystemClock, microseconds
 from limpet.engine.worker.run_driver import RunDriver
 from limpet.events import VOCABULARY
 from limpet.testing.app import TestApp, TestSettings
@@ -168,6 +169,31 @@ async def test_cancel_cancels_children_finishes_running_effects_and_compensates(
         with pytest.raises(limpet.WrongState):
             await app.cancel("r1", reason="again")
         assert (await kinds(app, "r1"))[-1] == "run.cancelled"
+
+
+@pytest.mark.parametrize("does", ["nothing", "scopes", "versions"])
+async def test_a_cancel_reaches_code_that_writes_nothing(does: str) -> None:
+    """Also if it makes calls that record nothing: no append shows it the command."""
+    cancelled = asyncio.Event()
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> None:
+        try:
+            while True:
+                if does == "versions":
+                    run.version("new")
+                async with run.scope("item") if does == "scopes" else nullcontext():
+                    await SystemClock().sleep(SECOND // 100)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async with limpet.open("memory:", agents=[agent]) as app:
+        handle = await app.start(agent)
+        await SystemClock().sleep(SECOND // 5)
+        await handle.cancel("enough")
+        async with asyncio.timeout(60):
+            await cancelled.wait()
 
 
 @pytest.mark.parametrize("decides", ["resume", "cancel"])

@@ -1,13 +1,15 @@
 """Waiting parks the run; it does not raise an error."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import limpet
 from limpet import testing
-from limpet.clock import microseconds
+from limpet.clock import SECOND, microseconds
+from limpet.events import bodies as b
 
 
 async def kinds(app: limpet.App, run: str) -> list[str]:
@@ -58,6 +60,66 @@ async def test_a_short_wait_does_not_park_the_run(wait: str) -> None:
     async with app:
         assert await app.run(agent, id="r1") == 1
         assert "run.waiting" not in await kinds(app, "r1")
+
+
+@pytest.mark.parametrize("beside", ["read", "effect", "effect in another branch"])
+async def test_a_signal_that_a_flush_reads_ends_its_wait(beside: str, tmp_path: Path) -> None:
+    """At once, although a tool runs in another branch until then. No notification follows: the event is known."""
+    heard = asyncio.Event()
+
+    @limpet.tool(effect="none")
+    async def send(run: str) -> None:
+        await app.store.send_commands(
+            run, b.SignalReceived(command="c", signal="go", value=app.store.pack("now")[0]), actor="x"
+        )
+
+    @limpet.tool(effect="once")
+    async def mark() -> None:
+        pass
+
+    @limpet.tool(effect="none" if beside == "read" else "once")
+    async def until_heard() -> None:
+        await heard.wait()
+
+    @limpet.agent(checkpoint="on_state_change")
+    async def agent(run: limpet.Run) -> None:
+        async def listen() -> None:
+            async with run.scope("listen"):
+                await run.receive("go", str)
+                heard.set()
+
+        async def work() -> None:
+            async with run.scope("work"):
+                await run.step(send, run.id)
+                await run.step(until_heard if beside == "effect" else mark)  # Its flush reads the signal.
+
+        async def wait() -> None:
+            async with run.scope("wait"):
+                await (run.step(until_heard) if beside != "effect" else run.sleep(0))
+
+        await asyncio.gather(listen(), work(), wait())
+
+    app = limpet.open(f"sqlite:///{tmp_path}/s.db", agents=[agent])
+    app._settings.listen_interval = app._settings.command_poll = 3600 * SECOND
+    async with app, asyncio.timeout(60):
+        await app.run(agent)
+
+
+async def test_a_cancel_that_a_flush_reads_stops_code_that_makes_no_call(tmp_path: Path) -> None:
+    @limpet.tool(effect="none")
+    async def send(run: str) -> None:
+        await app.store.send_commands(run, b.CancelRequested(command="c", reason="enough"), actor="x")
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> None:
+        await run.step(send, run.id)
+        await asyncio.get_running_loop().create_future()
+
+    app = limpet.open(f"sqlite:///{tmp_path}/s.db", agents=[agent])
+    app._settings.listen_interval = app._settings.command_poll = 3600 * SECOND
+    async with app, asyncio.timeout(60):
+        with pytest.raises(limpet.RunCancelled):
+            await app.run(agent)
 
 
 async def test_a_suspension_triggers_no_except_or_finally_effects() -> None:

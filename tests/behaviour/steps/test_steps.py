@@ -505,6 +505,9 @@ async def test_start_refuses_an_unknown_option() -> None:
             wrong: Any = {"idd": "r1"}
             with pytest.raises(limpet.InvalidArgument, match="Invalid idd: unknown option; allowed: id, session"):
                 await begin(agent, **wrong)
+        later: Any = {"at": "1h"}
+        with pytest.raises(limpet.InvalidArgument, match="Invalid at: unknown option"):  # `run` waits for the result.
+            await app.run(agent, **later)
         assert await app.runs() == []
 
 

@@ -10,12 +10,13 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from limpet.clock import FrozenClock
+from limpet.clock import SECOND, FrozenClock
 from limpet.errors import InvalidArgument, InvalidPatch, LeaseLost, NewerVersion, StoreUnavailable, Tampered
 from limpet.events import AnyBody, Codec, Event, PlanItem, Revision, StatePatch, Wait, canonical, inline, parse
 from limpet.events import bodies as b
 from limpet.events.values import encode
 from limpet.journal import Journal, load, load_whole, verify_run
+from limpet.journal.journal import MAX_WAIT
 from limpet.journal.snapshots import save
 from limpet.state import Fold, fold
 from limpet.stores import Create, Inline
@@ -539,6 +540,18 @@ async def test_a_callers_writes_and_events_are_atomic(tmp_path: Path) -> None:
 
 CALLED = b.AgentCalled(name="call#1", run="child", agent="other", mode="call", asked="")
 CHILD = Create(run="child", bodies=(created("other"),), actor="w1")
+
+
+async def test_a_sweep_finds_events_that_may_have_waited_for_long(world: World) -> None:
+    """Those that a sweep finds have come after the one before. A flush ends their wait."""
+    journal = await journal_of(world)
+    assert not journal.sweep(0, 10 * SECOND)
+    journal.add(started())
+    assert [journal.sweep(last, last + MAX_WAIT // 2) for last in (0, MAX_WAIT // 2)] == [False, True]
+    await journal.flush()
+    assert not journal.sweep(MAX_WAIT, 10 * MAX_WAIT)
+    journal.add(completed())
+    assert journal.sweep(0, MAX_WAIT)  # The sweep is late, since code has blocked the event loop.
 
 
 async def test_events_that_could_not_be_decoded_are_refused(world: World) -> None:

@@ -35,7 +35,7 @@ class Gate:
     """Lets the calls of one execution start, or not."""
 
     def __init__(self, kit: Kit, run: str, fold: Fold, *, ignores_commands: bool) -> None:
-        self._run, self._fold, self._clock, self._silent_after = run, fold, kit.clock, kit.silent_after
+        self._run, self._fold, self._clock = run, fold, kit.clock
         self._ignores_commands = ignores_commands
         self._reopened = asyncio.Event()
         self._is_held = False
@@ -49,9 +49,8 @@ class Gate:
         """Number of running tool functions."""
         self.activity = 0
         """Counter of everything that the code does."""
-        self._seen_activity, self._silent_since = 0, self._clock.ticks()
         self.active_at = 0
-        """When code that waits was last active elsewhere, or began to wait, in monotonic microseconds."""
+        """When code that waits began to wait, or was last active elsewhere, in monotonic microseconds."""
         self.wake_driver: Callable[[], object] = lambda: None
         """Wakes the driver of this run."""
         self.waiting: Mapping[str, OpenWait] = {}
@@ -139,19 +138,17 @@ class Gate:
 
     # Activity
 
-    def note_activity(self) -> None:
-        """Note activity while the code waits elsewhere, or the gate is held: perhaps only waits are left."""
-        self.active_at = self._clock.ticks()
-        if not self.busy_calls:
-            self.wake_driver()
+    def note_return(self) -> None:
+        """Note that a call returns to the code."""
+        self.activity += 1
+        if self.waiting:
+            self.active_at = self._clock.ticks()
+            self.wake_driver()  # perhaps only waits are left
 
-    @property
-    def is_silent(self) -> bool:
-        """Whether the run has been busy for a while without a call, as far as those know who ask for this."""
-        now = self._clock.ticks()
-        if self.activity != self._seen_activity:
-            self._seen_activity, self._silent_since = self.activity, now
-        return now >= self._silent_since + self._silent_after
+    def note_wait(self) -> None:
+        """Note that the code begins to wait, and wake the driver, to learn when the wait is due."""
+        self.active_at = self._clock.ticks()
+        self.wake_driver()
 
     async def wait_until_quiet(self) -> None:
         """Wait until the code has done nothing for some iterations of the event loop."""
@@ -170,7 +167,9 @@ class Gate:
         self.busy_calls -= 1
         self.activity += 1
         if self.waiting or self._is_held:
-            self.note_activity()
+            self.active_at = self._clock.ticks()
+            if not self.busy_calls:
+                self.wake_driver()
 
     def end_tool(self) -> None:
         """End a `running_tool` context, and wake the driver if it waits for that."""

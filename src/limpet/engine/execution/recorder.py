@@ -133,9 +133,7 @@ class Recorder:
         return True
 
     def _entered(self, end: int) -> None:
-        self._gate.activity += 1
-        if self._gate.waiting:
-            self._gate.note_activity()
+        self._gate.note_return()
         if self._state.flags:
             self._state.pass_end(end)
 

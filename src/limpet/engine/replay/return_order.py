@@ -79,7 +79,7 @@ class ReturnOrder:
             self._issued.pop(ticket, None)
         else:
             return False
-        self._is_received = False
+        self._is_received = False  # as in `_let_return`
         self._quiet = 0
         return True
 

@@ -157,7 +157,7 @@ class PlainSteps:
         x, working = self._x, self._x.journal.working
         return (
             not x.gate.is_free
-            or x.history.deadline is not None
+            or x.history.deadline is not None  # as `x.deadline`, since a compensation has no plain steps
             or working.budget is not None
             or (traits.risk is not None and (traits.risk in self._asked_risks or working.constraints is not None))
             or (is_effect and x.lookup.has_unreached)
@@ -191,6 +191,6 @@ class PlainSteps:
         finally:
             x.gate.end_tool()
         try:
-            return None, output if is_unchanged else plain.load(encoded)
+            return None, (output if is_unchanged else plain.load(encoded))
         except InvalidValue:
             return completed, None

@@ -246,8 +246,7 @@ class Waits:
 
     def _add(self, wait: OpenWait) -> None:
         self._slots[wait.name] = wait
-        self._x.gate.active_at = self._x.kit.clock.ticks()
-        self._x.gate.wake_driver()  # to learn when the wait is due
+        self._x.gate.note_wait()
 
     def _was_closed(self, opened: Opening) -> bool:
         """Return whether a timer or an undecided request was closed when the run failed, so it is opened again."""

@@ -86,16 +86,21 @@ class RunDriver:
         self._loaded_input: tuple[Any] | None = None
         self._flushing: asyncio.Task[None] | None = None
         """A flush that the worker's sweep started."""
+        self._silent_at, self._silent_since = 0, kit.clock.ticks()
+        """Sequence of the last event when somebody asked, and when it was first found."""
 
     # Called by the worker
 
     def known_seq(self) -> int | None:
         """Return the sequence of the last known event if the driver needs notifications of later ones, else None.
 
-        It needs them while it waits, or has not appended for a while: each append shows new commands.
+        It needs them while the code waits, or has not appended for a while: each append shows new commands.
         """
-        x = self._x
-        return self.seq if x is not None and (x.gate.waiting or x.gate.is_silent) else None
+        x, seq, now = self._x, self.seq, self._kit.clock.ticks()
+        if seq != self._silent_at:
+            self._silent_at, self._silent_since = seq, now
+        is_silent = now >= self._silent_since + self._kit.silent_after
+        return seq if x is not None and (x.gate.waiting or is_silent) else None
 
     @property
     def waiting_task(self) -> "asyncio.Task[Any] | None":
@@ -160,13 +165,15 @@ class RunDriver:
             self._x.close("process killed")
         return [task for task in (self._task, self._flushing) if task is not None]
 
-    def flush_overdue(self) -> None:
+    def flush_overdue(self, last: int, now: int) -> None:
         """Start to flush events that have waited for long, so that other processes see what the run does now.
+
+        The worker calls this in each sweep, with the monotonic times of the last one and of this one.
 
         A run that is held is about to park, end or be released, and flushes its events then.
         """
         x = self._x
-        if x is not None and x.gate.is_open and self._flushing is None and x.journal.sweep():
+        if x is not None and x.gate.is_open and self._flushing is None and x.journal.sweep(last, now):
             self._flushing = asyncio.create_task(self._flush_now(x), name=f"limpet:{self.run}:flush")
 
     async def _flush_now(self, x: Execution) -> None:
@@ -178,7 +185,6 @@ class RunDriver:
             x.gate.stop(error)
         finally:
             self._flushing = None
-            self._changed.set()  # the flush may have read commands of others
 
     def stop_flushing(self) -> None:
         """Cancel a flush that has nothing left to write, because the run has left this worker."""
@@ -192,6 +198,7 @@ class RunDriver:
         self._journal = journal = await Journal.open(
             self._kit.store, self._claimed, self._kit.now, learner=self._learned
         )
+        journal.on_heard = self._changed.set
         self._x = x = self._execution()
         self._log_claim(journal.fold.step)
         undoing = self._learned.history.undoing

@@ -467,7 +467,9 @@ class RunHost:
         self._has_drivers.set()
         if driver.is_suspect:
             self._suspects[row.id] = driver
-        self._driver_tasks[driver] = asyncio.create_task(self._supervise(driver), name=f"limpet:drive:{row.id}")
+        task = asyncio.create_task(self._supervise(driver), name=f"limpet:drive:{row.id}")
+        if not task.done():  # An eager task may be.
+            self._driver_tasks[driver] = task
         return driver
 
     async def _supervise(self, driver: RunDriver) -> None:
@@ -499,9 +501,11 @@ class RunHost:
         """Flush events of all runs that have waited for long: one timer for the worker, none for each step."""
         while True:
             await self._has_drivers.wait()
+            last = self._kit.clock.ticks()
             await self._kit.clock.sleep(self._timing.sweep)
+            now = self._kit.clock.ticks()
             for driver in self._drivers.values():
-                driver.flush_overdue()
+                driver.flush_overdue(last, now)
             if not self._drivers:
                 self._has_drivers.clear()
 
