@@ -66,7 +66,7 @@ class Journal:
         self._ahead = loaded.fold.working.copy()
         self._buffer: list[AnyBody] = []
         self._waits_since: int | None = None
-        """Monotonic time since when events may wait for a flush; None if no sweep has found any."""
+        """Since when events may wait for a flush, in monotonic microseconds; None if no sweep has found any."""
         self._blobs: list[Blob] = []
         self._flight: _Flight | None = None
         self._landed: list[AnyBody] = []
@@ -131,10 +131,10 @@ class Journal:
         return len(self._buffer) >= FULL_BUFFER
 
     def sweep(self, last: int, now: int) -> bool:
-        """Note whether events wait for a flush, and return whether they may have for 200 ms.
+        """Return whether events may have waited for a flush for 200 ms, given when the last sweep was.
 
-        Those that are new have come after the `last` sweep. While something is being written that could store them,
-        this returns False.
+        Events that this sweep finds first may be as old as the last one. This returns False while an append is in
+        progress, which could store them.
         """
         if self._lock.is_held or not (self._buffer or self._flight):
             return False

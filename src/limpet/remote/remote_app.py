@@ -42,7 +42,7 @@ from limpet.remote.encode import sent
 from limpet.remote.remote_server import RemoteServer
 from limpet.service.api.core import FoundKind
 from limpet.service.api.streams import ENDS
-from limpet.service.app import App, StartOptions, run_failed
+from limpet.service.app import App, run_failed
 from limpet.service.conversations import Delivery
 from limpet.service.operation import Operation, operations_of
 from limpet.service.page import Page
@@ -216,9 +216,6 @@ class RemoteApp(App):
                 yield self._decoded(item, operation.result_type)
 
     # Methods that are not operations
-
-    async def _start(self, agent: Agent[Any, Any] | str, input: Any, how: StartOptions) -> Handle[Any]:
-        return await self.start(agent, input, **how)
 
     async def now(self) -> datetime:
         """Return the time by the store's clock."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from copy import copy
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypedDict, TypeVar, Unpack, overload
 
 from limpet.arguments import checked
 from limpet.clock import Duration, microseconds, to_microseconds
@@ -320,7 +320,7 @@ class App(
         Raises RunFailed or RunCancelled, and IdConflict if the existing run has another agent, input or options. If the
         run waits for a person, an operator or a worker, a line on stderr says so, unless `quiet` is true.
         """
-        handle = await self._start(agent, input, cast("StartOptions", how))
+        handle = await self.start(agent, input, **how)
         return await handle.result(quiet=quiet)
 
     @overload
@@ -359,10 +359,6 @@ class App(
         differs; who starts it does not matter. `agent` may be the name of an agent that other workers serve; then
         `input` is plain JSON.
         """
-        return await self._start(agent, input, how)
-
-    async def _start(self, agent: Agent[Any, Any] | str, input: Any, how: StartOptions) -> Handle[Any]:
-        """Start a run, given arguments of the right types."""
         self._check_open()
         if isinstance(agent, str):
             known = self._agents.get(agent) or await self._find_agent(agent)

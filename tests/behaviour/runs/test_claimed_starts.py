@@ -59,7 +59,7 @@ async def test_a_run_takes_two_writes_and_no_read(url: str, tmp_path: Path, monk
         assert [event.kind async for event in app.store.log("r1")] == ["run.created", "run.claimed", "run.completed"]
 
 
-async def test_a_run_starts_with_what_its_log_says(tmp_path: Path) -> None:
+async def test_a_run_starts_with_what_its_log_says() -> None:
     """Not with the caller's own objects, which may change, or differ from what a resume reads."""
 
     class Priority(StrEnum):

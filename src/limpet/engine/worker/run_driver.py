@@ -87,7 +87,7 @@ class RunDriver:
         self._flushing: asyncio.Task[None] | None = None
         """A flush that the worker's sweep started."""
         self._silent_at, self._silent_since = 0, kit.clock.ticks()
-        """Sequence of the last event when somebody asked, and when it was first found."""
+        """The last event that the listener has seen in `known_seq`, and when it first saw that one."""
 
     # Called by the worker
 
@@ -168,9 +168,8 @@ class RunDriver:
     def flush_overdue(self, last: int, now: int) -> None:
         """Start to flush events that have waited for long, so that other processes see what the run does now.
 
-        The worker calls this in each sweep, with the monotonic times of the last one and of this one.
-
-        A run that is held is about to park, end or be released, and flushes its events then.
+        The worker calls this in each sweep, with the monotonic times of the last one and of this one. A run that is
+        held is about to park, end or be released, and flushes its events then.
         """
         x = self._x
         if x is not None and x.gate.is_open and self._flushing is None and x.journal.sweep(last, now):
