@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from limpet.errors import DamagedEvent, InvalidValue, NewerVersion
 from limpet.events import KINDS, VOCABULARY, canonical, inline, parse
 from limpet.events import values as values_module
-from limpet.events.values import _check_whole, _is_strict_by_depth, _is_strict_each, encode
+from limpet.events.values import (
+    _check_whole,
+    _is_strict_by_depth,
+    _is_strict_each,
+    canonical_if_json,
+    decode,
+    encode,
+)
 from tests.laws.values import bodies, characters, json_values, law_settings
 
 some = law_settings(100)
@@ -209,6 +216,27 @@ def test_a_dict_that_once_had_other_keys_is_accepted(large: int, monkeypatch: py
     changed: dict[Any, Any] = {"a": 1, 2: 3}
     del changed[2]
     assert canonical([changed]) == b'[{"a":1}]'
+
+
+@pytest.mark.parametrize("large", [0, 1 << 30], ids=["by_depth", "each"])
+def test_a_long_list_of_fractions_is_not_walked(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its JSON consists of digits, as that of an integer that is too long."""
+    fractions = [number / 7 for number in range(1, 1536)]
+    monkeypatch.setattr(values_module, "LARGE", large)
+    for value in ([*fractions, 10**700], [*fractions, {"a": 2**2048}]):
+        assert outcome(canonical, value) == outcome(_check_whole, value) is not None
+    monkeypatch.setattr(values_module, "_check_whole", None)
+    assert canonical(fractions) == json.dumps(fractions, separators=(",", ":")).encode()
+
+
+@many
+@given(_anything)
+def test_a_value_is_json_already_or_is_not(value: Any) -> None:
+    """What `canonical_if_json` returns is canonical, and it returns nothing that `canonical` would refuse."""
+    found = canonical_if_json(value)
+    if found is not None:
+        assert found == canonical(value)
+        assert decode(found) == value
 
 
 @pytest.mark.parametrize("bad", [Text("a"), b"bytes", float("nan"), {1: 2}], ids=repr)

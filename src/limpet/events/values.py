@@ -18,7 +18,19 @@ from msgspec.structs import replace
 
 from limpet.errors import InvalidValue
 
-__all__ = ["MAX_DEPTH", "Payload", "canonical", "check_finite", "digest", "encode", "inline", "not_json", "parse"]
+__all__ = [
+    "MAX_DEPTH",
+    "Payload",
+    "canonical",
+    "canonical_if_json",
+    "check_finite",
+    "decode",
+    "digest",
+    "encode",
+    "inline",
+    "not_json",
+    "parse",
+]
 
 MAX_DEPTH = 64
 # Python may refuse to parse integers of more than 640 digits; 2,048 bits have 617.
@@ -30,11 +42,12 @@ _SCALARS: frozenset[type] = frozenset({str, int, float, bool, type(None)})
 _WITHOUT_FLOAT = _SCALARS - {float}
 _WITHOUT_NUMBERS = _SCALARS - {float, int}
 _CONTAINERS = frozenset({dict, list})
-# Digits of an integer that may have more than MAX_INTEGER_BITS. Every 23rd byte shows them; 23 is seldom the distance
-# between two numbers of the same length.
+# Digits of an integer that may have more than MAX_INTEGER_BITS. A look at every 23rd byte rules them out for most
+# values, but not for long lists of fractions.
 LONG_INTEGER = 600
 _EVERY = 23
-_ZEROS, _AS_ZEROS = b"0" * (LONG_INTEGER // _EVERY), bytes.maketrans(b"123456789", b"000000000")
+_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_ZEROS, _SOME_ZEROS = b"0" * LONG_INTEGER, b"0" * (LONG_INTEGER // _EVERY)
 # Members of a dict that are checked one by one first.
 FEW = 16
 # Bytes of JSON from which checking all values of one depth together is faster than checking each.
@@ -44,6 +57,8 @@ _VISITS_OTHER_KEYS = (len(get_referents({"": 0})), len(get_referents({0: 0}))) =
 
 # `encode` is for Limpet's own structs, whose fields are typed. User data goes through `canonical`.
 encode = _encoder.encode
+# `decode` is for what `canonical` returned. Other JSON goes through `parse`.
+decode = _decoder.decode
 
 
 class Payload(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -113,13 +128,23 @@ def canonical(value: object) -> bytes:
     return data
 
 
+def canonical_if_json(value: object) -> bytes | None:
+    """Return the canonical encoding of a value that is strict JSON already; None for any other."""
+    try:
+        data = _encoder.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+    return data if _is_strict(value, data) else None
+
+
 def _is_strict(value: object, data: bytes) -> bool:
     """Return whether a value obviously comes back unchanged from its encoding; if not, `_check` finds out.
 
     The value was encoded, so it has no cycle, and its text has no lone surrogate. A number that is not finite was
     encoded as null.
     """
-    if len(data) >= LONG_INTEGER and _ZEROS in data[::_EVERY].translate(_AS_ZEROS):
+    is_long = len(data) >= LONG_INTEGER
+    if is_long and _SOME_ZEROS in data[::_EVERY].translate(_AS_ZEROS) and _ZEROS in data.translate(_AS_ZEROS):
         return False
     has_null = data.rfind(b"null") >= 0
     if len(data) >= LARGE and _VISITS_OTHER_KEYS:

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import json
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -657,3 +658,53 @@ async def test_a_step_cancelled_by_the_code_is_not_started_again() -> None:
         await app.approve((await app.inbox())[0], by="ann")
         assert await handle.result() == "other"
         assert (len(app.calls(slow)), len(app.calls(other))) == (1, 1)
+
+
+@limpet.tool(effect="none", name="steps_takes_json")
+async def takes_json(given: Any, log: str) -> str:
+    return change(given, log)
+
+
+@limpet.tool(effect="none", name="steps_takes_dict", timeout="1m")
+def takes_dict(given: dict[str, Any], log: str) -> str:
+    """Take the general path, because of the timeout."""
+    return change(given, log)
+
+
+@limpet.tool(effect="none", name="steps_takes_undeclared")
+async def takes_undeclared(given, log: str) -> str:  # type: ignore[no-untyped-def]
+    return change(given, log)
+
+
+def change(given: Any, log: str) -> str:
+    """Note the arguments of an attempt in a file, change them, and fail at the first attempt."""
+    with Path(log).open("a+") as file:
+        file.write(json.dumps(given, default=str) + "\n")
+        file.seek(0)
+        attempt = len(file.readlines())
+    given["items"].append("changed")
+    given["more"] = 1
+    if attempt == 1:
+        raise TimeoutError("again")
+    return "done"
+
+
+@pytest.mark.parametrize("tool", [takes_json, takes_dict, takes_undeclared], ids=lambda tool: tool.name)
+@pytest.mark.parametrize("named", [False, True], ids=["position", "name"])
+@pytest.mark.parametrize("more", [{}, {"key": limpet.Secret("s3cr3t")}], ids=["plain", "secret"])
+async def test_a_tool_that_changes_its_arguments_changes_neither_a_retry_nor_the_code(
+    tool: Any, named: bool, more: dict[str, Any], tmp_path: Path
+) -> None:
+    """A replay returns the recorded result and changes nothing, so the first execution must not either."""
+    log = tmp_path / "attempts"
+
+    @limpet.agent(name="changes_arguments")
+    async def agent(run: limpet.Run) -> bool:
+        mine = {"items": ["one"], **more}
+        await (run.step(tool, given=mine, log=str(log)) if named else run.step(tool, mine, str(log)))
+        return mine == {"items": ["one"], **more}
+
+    async with testing.app(agent) as app:
+        assert await app.run(agent)
+    first, second = map(json.loads, log.read_text().splitlines())
+    assert first == second == {"items": ["one"], **dict.fromkeys(more, "[secret]")}

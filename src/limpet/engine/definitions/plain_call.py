@@ -9,7 +9,7 @@ from msgspec import Struct
 from limpet.engine.definitions.types import TypeCodec
 from limpet.errors import InvalidValue
 from limpet.events import Payload, canonical
-from limpet.events.values import parse
+from limpet.events.values import canonical_if_json, decode
 from limpet.secret import MARK
 from limpet.stores.blobs import INLINE
 
@@ -22,12 +22,10 @@ MARKED = MARK.encode()
 class BoundArguments(Struct, frozen=True, gc=False):
     """The arguments of a call."""
 
-    recorded: dict[str, Any]
-    """As JSON, without those that equal a default."""
     encoded: bytes
-    """The same as canonical JSON."""
+    """As canonical JSON, without those that equal a default."""
     passed: dict[str, Any]
-    """For the function."""
+    """For the function; it may change them."""
 
     @property
     def digest(self) -> str:
@@ -41,6 +39,7 @@ class PlainCall:
     def __init__(self, names: Sequence[str], codecs: Mapping[str, TypeCodec], defaults: Mapping[str, Any]) -> None:
         self._names, self._codecs, self._defaults = names, codecs, defaults
         self._known = codecs.keys() - {"return"}
+        self._take_json = all(codecs[name].takes_json for name in self._known)
         self._required = self._known - defaults.keys()
         self._all_by_position = len(names) if self._known == set(names) else -1
         self._result = codecs["return"]
@@ -62,31 +61,43 @@ class PlainCall:
         except InvalidValue:
             return None
 
-    def _bound(self, given: Mapping[str, Any]) -> BoundArguments | None:
-        recorded, passed, defaults = {}, {}, self._defaults
+    def _bound(self, given: dict[str, Any]) -> BoundArguments | None:
+        codecs = self._codecs
         for name, value in given.items():
-            codec = self._codecs[name]
-            if codec.is_unchanged(value):
-                plain = loaded = value
-            else:
-                plain = codec.plain(value)
-                loaded = codec.load(plain)
-            if name not in defaults or plain != defaults[name]:
-                recorded[name], passed[name] = plain, loaded
-        encoded = canonical(recorded)
-        return None if len(encoded) > INLINE or MARKED in encoded else BoundArguments(recorded, encoded, passed)
+            if not codecs[name].is_unchanged(value):
+                encoded = self._encoded(given)
+                passed = {name: codecs[name].load(plain) for name, plain in decode(encoded).items()}
+                break
+        else:
+            passed = self._without_defaults(given)
+            encoded = canonical(passed)
+        return None if len(encoded) > INLINE or MARKED in encoded else BoundArguments(encoded, passed)
+
+    def _encoded(self, given: dict[str, Any]) -> bytes:
+        encoded = canonical_if_json(given) if self._take_json else None
+        if encoded is None:
+            given = {name: self._codecs[name].plain(value) for name, value in given.items()}
+        changed = self._without_defaults(given)
+        return canonical(changed) if encoded is None or len(changed) < len(given) else encoded
+
+    def _without_defaults(self, plain: dict[str, Any]) -> dict[str, Any]:
+        """Return JSON arguments without those that equal a default."""
+        defaults = self._defaults
+        if defaults.keys().isdisjoint(plain):
+            return plain
+        return {name: value for name, value in plain.items() if name not in defaults or value != defaults[name]}
 
     def encode(self, output: object) -> tuple[bytes, bool] | None:
-        """Return a result as canonical JSON, and whether every replay returns it unchanged.
+        """Return a result as canonical JSON, perhaps a large one, and whether every replay returns it unchanged.
 
         None if it is not plain, or cannot be stored.
         """
         is_unchanged = self._result.is_unchanged(output)
         try:
-            encoded = canonical(output if is_unchanged else self._result.plain(output))
+            encoded = canonical(output) if is_unchanged else self._result.encode(output)
         except InvalidValue:
             return None
-        return None if len(encoded) > INLINE or MARKED in encoded else (encoded, is_unchanged)
+        return None if MARKED in encoded else (encoded, is_unchanged)
 
     def load_recorded(self, output: Payload) -> Any:
         """Return a recorded result. Raises InvalidValue if it does not match its type."""
@@ -95,4 +106,4 @@ class PlainCall:
 
     def load(self, encoded: bytes) -> Any:
         """Return a result as every replay will return it. Raises InvalidValue if it does not match its type."""
-        return self._result.load(parse(encoded))
+        return self._result.load(decode(encoded))

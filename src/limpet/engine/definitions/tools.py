@@ -6,7 +6,7 @@ process, so that it can be found by name. The same function may be defined again
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from copy import copy
+from copy import copy, deepcopy
 from functools import cached_property, update_wrapper
 from types import MappingProxyType
 from typing import (
@@ -270,11 +270,12 @@ class Tool(Generic[P, T_co, R_co]):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return positional and keyword arguments for the function from recorded, perhaps edited, arguments.
 
-        An argument in `live` is passed as the object from the code, unless its recorded form was edited.
+        An argument in `live` is passed as a copy of the object from the code, unless its recorded form was edited.
         """
         if not live and self._plain_names is not None and self._required <= given.keys() <= self._known:
             return (), {name: self._load_alone(name, value) for name, value in given.items()}
-        real = {name: each.value for name, each in live.items() if given.get(name, each.recorded) == each.recorded}
+        used = {name: each for name, each in live.items() if given.get(name, each.recorded) == each.recorded}
+        real = {name: deepcopy(each.value) for name, each in used.items()}
         bound = self._signature.bind_partial()
         bound.arguments.update({name: self._load(name, value) for name, value in given.items() if name not in real})
         bound.arguments.update(real)
@@ -287,6 +288,10 @@ class Tool(Generic[P, T_co, R_co]):
     def plain_result(self, value: object) -> Any:
         """Return a result as JSON; the caller checks it when it stores it."""
         return self._codecs["return"].plain(value)
+
+    def encode_result(self, value: object) -> bytes:
+        """Return a result as canonical JSON. Raises InvalidValue if JSON cannot represent it."""
+        return self._codecs["return"].encode(value)
 
     def load_result(self, value: Any, versions: Versions | None = None) -> Any:
         """Return a recorded result as the annotated type."""

@@ -20,7 +20,7 @@ from limpet.engine.definitions.schema_check import PYTHON_NAMES, faults, kind_of
 from limpet.engine.definitions.upgrades import Versions, check_known, has_fields, upgraded, versions_of
 from limpet.errors import DefinitionError, InvalidValue, place_of
 from limpet.events import canonical
-from limpet.events.values import not_json
+from limpet.events.values import canonical_if_json, decode, not_json
 from limpet.secret import MARK, SCHEMA, Secret, hidden, is_secret
 
 __all__ = ["TYPED", "TypeCodec", "codec_of"]
@@ -46,6 +46,11 @@ class TypeCodec:
         """Versions of the types in the annotation that are above 1."""
 
     @property
+    def takes_json(self) -> bool:
+        """Whether a value that is JSON already is recorded as it is. A model of pydantic's must be an object."""
+        return self._adapter is None
+
+    @property
     def name(self) -> str:
         """Name of the annotation, for messages."""
         return getattr(self._hint, "__name__", str(self._hint))
@@ -61,9 +66,22 @@ class TypeCodec:
         return plain
 
     def plain(self, value: object) -> Any:
-        """Return a value as JSON without the final check; the caller checks it when it stores it."""
+        """Return a copy of a value as JSON, without the final check; the caller checks it when it stores it."""
         if self._adapter is None and type(value) in _PLAIN:
             return value
+        data = self._as_it_is(value)
+        return self._converted(value) if data is None else decode(data)
+
+    def encode(self, value: object) -> bytes:
+        """Return a value as canonical JSON. Raises InvalidValue if JSON cannot represent it."""
+        data = self._as_it_is(value)
+        return canonical(self._converted(value)) if data is None else data
+
+    def _as_it_is(self, value: object) -> bytes | None:
+        """Return a list or dict that is JSON already as canonical JSON; None if a value must be converted first."""
+        return canonical_if_json(value) if type(value) in (dict, list) and self.takes_json else None
+
+    def _converted(self, value: object) -> Any:
         try:
             return self._plain(value)
         except InvalidValue:

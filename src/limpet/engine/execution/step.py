@@ -9,12 +9,16 @@ from limpet.engine.definitions.call_context import Call
 from limpet.engine.definitions.tools import LiveArgument, Tool
 from limpet.events import Payload
 from limpet.events import bodies as b
+from limpet.events.values import decode
 from limpet.stores import Store
 from limpet.stores.blobs import INLINE, MESSAGE_INLINE, Blob
 
-__all__ = ["AttemptRef", "Latest", "Step"]
+__all__ = ["AttemptRef", "Latest", "PackedResult", "Step"]
 
 Latest = b.StepStarted | b.StepFailed | b.StepUnknown | b.StepResolved | b.StepCompleted | None
+
+PackedResult = tuple[Payload, tuple[Blob, ...]]
+"""A result in its stored form, with its blob if it is large."""
 
 
 class AttemptRef(TypedDict):
@@ -31,11 +35,9 @@ class Step(Struct):
     tool: Tool[..., Any, Any]
     name: str
     number: int
-    args: dict[str, Any]
-    """Arguments as used; a person may edit them."""
     args_digest: str
     encoded: bytes
-    """The arguments as canonical JSON."""
+    """The arguments as used, as canonical JSON; a person may edit them."""
     key: str = ""
     packed: Payload | None = None
     blobs: Sequence[Blob] = ()
@@ -58,17 +60,32 @@ class Step(Struct):
     result: Payload | None = None
     """The result that was packed here last, inline."""
 
-    def pack(self, store: Store, result: Any) -> tuple[Payload, tuple[Blob, ...]]:
+    @property
+    def args(self) -> dict[str, Any]:
+        """A copy of the arguments as used."""
+        found: dict[str, Any] = decode(self.encoded)
+        return found
+
+    def pack(self, store: Store, result: Any) -> PackedResult:
         """Return a JSON result in its stored form."""
-        encoded, versions = store.encode(result), self.tool.result_versions
+        return self.pack_encoded(store, store.encode(result))
+
+    def pack_output(self, store: Store, output: object) -> PackedResult:
+        """Return what the function returned in its stored form."""
+        if store.redaction.is_on:
+            return self.pack(store, self.tool.plain_result(output))
+        return self.pack_encoded(store, self.tool.encode_result(output))
+
+    def pack_encoded(self, store: Store, encoded: bytes) -> PackedResult:
+        """Return a result that is canonical JSON in its stored form."""
         packed, blobs = store.pack_canonical(encoded, inline=MESSAGE_INLINE if self.tool.kind == "model" else INLINE)
         self.result = Payload(json=Raw(encoded))
-        return packed.under(versions), blobs
+        return packed.under(self.tool.result_versions), blobs
 
     def place(self, attempt: int) -> AttemptRef:
         """Return the fields that identify an attempt in an event."""
         return {"name": self.name, "number": self.number, "attempt": attempt}
 
     def bound(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments for the function."""
+        """Return the arguments for the function, which may change them: the next attempt gets its own."""
         return self.tool.unbind(self.args, self.live)

@@ -24,6 +24,7 @@ from limpet.engine.waits.waits import Waits
 from limpet.errors import InvalidValue
 from limpet.events import Payload
 from limpet.events import bodies as b
+from limpet.stores.blobs import INLINE
 
 __all__ = ["PlainSteps"]
 
@@ -86,7 +87,7 @@ class PlainSteps:
         x.note_call()
         scope.count(tool.step_name, current_caller())
         if record is None:
-            step = Step(tool, name, x.lookup.new_number(), bound.recorded, "", bound.encoded)
+            step = Step(tool, name, x.lookup.new_number(), "", bound.encoded)
             x.lookup.note_step(name, step.number)
             return self._run(step, plain, bound)
         x.lookup.reach(name)
@@ -106,7 +107,7 @@ class PlainSteps:
         try:
             output = plain.load_recorded(settled.output)
         except InvalidValue:
-            step = Step(tool, record.name, record.number or 0, bound.recorded, "", bound.encoded)
+            step = Step(tool, record.name, record.number or 0, "", bound.encoded)
             return await self.general.outcome(step, settled)
         x.history.hand_over(record.name)
         return output
@@ -184,6 +185,8 @@ class PlainSteps:
             if stored is None:
                 return self.general.note_completed(step, 1, output, call), None
             encoded, is_unchanged = stored
+            if len(encoded) > INLINE:
+                return self.general.note_result(step, 1, call, step.pack_encoded(x.kit.store, encoded)), None
             completed = b.StepCompleted(
                 name=step.name, number=step.number, attempt=1, output=Payload(json=Raw(encoded)), spent=call.total
             )

@@ -22,7 +22,7 @@ from limpet.engine.definitions.tools import StepCommand, Tool, check_tool, idemp
 from limpet.engine.execution.execution import Execution
 from limpet.engine.execution.failures import failure_of
 from limpet.engine.execution.failures import was as failure_was
-from limpet.engine.execution.step import Latest, Step
+from limpet.engine.execution.step import Latest, PackedResult, Step
 from limpet.engine.replay.history import Record
 from limpet.engine.steps.attempts import ProgressReports, TimedOut, within
 from limpet.engine.steps.stub_results import StubResults
@@ -99,7 +99,7 @@ class Steps:
         number = self.approvals.number_of(name)
         if record is not None and isinstance(record.opened, b.StepStarted):
             number = record.opened.number
-        step = Step(tool, name, number or self._x.lookup.new_number(), bound, asked, encoded)
+        step = Step(tool, name, number or self._x.lookup.new_number(), asked, encoded)
         step.live = live
         self._x.lookup.note_step(name, step.number)
         return step, record
@@ -145,7 +145,7 @@ class Steps:
             return None
         opened = record.opened
         assert isinstance(opened, b.StepStarted)
-        args = step.args
+        args = None
         if traits.effect != "none" or opened.grant is not None:
             # An effect keeps the arguments with which it was started, because a person may have edited them.
             args = step.tool.renew(await x.recorder.unpack(opened.args), opened.args.versions)
@@ -171,7 +171,7 @@ class Steps:
         if self._x.is_late and not self.approvals.is_considered(step.name):
             await refuse_late(self._x, _new(step))
         if step.is_check:
-            self._prepare(step, step.args)
+            self._prepare(step)
             return
         permit = await self.approvals.request_start(step.tool, step.name, step.number, step.args)
         if step.tool.traits.effect != "none":
@@ -184,12 +184,12 @@ class Steps:
         )
         self._prepare(step, permit.args)
 
-    def _prepare(self, step: Step, args: dict[str, Any]) -> None:
-        """Set the arguments that the tool is called with, and the step's idempotency key."""
+    def _prepare(self, step: Step, args: dict[str, Any] | None = None) -> None:
+        """Set the arguments that the tool is called with, if they are others, and the step's idempotency key."""
         used = step.args_digest
-        if args is not step.args:
-            step.args, step.encoded = args, canonical(args)
-            used = sha256(step.encoded).hexdigest()
+        if args is not None and (encoded := canonical(args)) != step.encoded:
+            step.encoded = encoded
+            used = sha256(encoded).hexdigest()
         packed, step.blobs = self._x.kit.store.pack_canonical(step.encoded)
         step.packed = packed.under(step.tool.args_versions)
         if step.tool.traits.effect != "none":
@@ -440,13 +440,17 @@ class Steps:
         return await work if timeout is None and x.deadline is None else await within(x, work, timeout)
 
     def note_completed(self, step: Step, attempt: int, output: Any, call: Call) -> b.StepCompleted:
-        """Record the result of an attempt."""
-        place, spent = step.place(attempt), call.total
+        """Record what an attempt returned."""
         try:
-            packed, blobs = step.pack(self._x.kit.store, step.tool.plain_result(output))
+            return self.note_result(step, attempt, call, step.pack_output(self._x.kit.store, output))
         except InvalidValue as error:
-            return self._add(b.StepCompleted(**place, unavailable=_result_failure(step, error), spent=spent))
-        body = b.StepCompleted(**place, output=packed, spent=spent)
+            unavailable = _result_failure(step, error)
+            return self._add(b.StepCompleted(**step.place(attempt), unavailable=unavailable, spent=call.total))
+
+    def note_result(self, step: Step, attempt: int, call: Call, result: PackedResult) -> b.StepCompleted:
+        """Record the result of an attempt."""
+        packed, blobs = result
+        body = b.StepCompleted(**step.place(attempt), output=packed, spent=call.total)
         self._x.journal.add(body, blobs=blobs)
         return body
 
@@ -505,7 +509,7 @@ class Steps:
         def work(connection: Any) -> tuple[Sequence[AnyBody], Sequence[Blob]]:
             call.transaction = connection
             output = x.kit.perform.call_inline(step.tool, step.bound(), call)
-            packed, blobs = step.pack(x.kit.store, step.tool.plain_result(output))
+            packed, blobs = step.pack_output(x.kit.store, output)
             completed = b.StepCompleted(**step.place(attempt), output=packed, spent=call.total)
             done[:] = [completed]
             return (self._started(step, attempt), completed), (*step.blobs, *blobs)

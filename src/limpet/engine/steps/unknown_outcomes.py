@@ -84,7 +84,7 @@ class UnknownOutcomes:
         assert step.call.late is not None
         place, blobs = step.place(unknown.attempt), tuple[Blob, ...]()
         try:
-            output, blobs = step.pack(self._x.kit.store, step.tool.plain_result(step.call.late.result()))
+            output, blobs = step.pack_output(self._x.kit.store, step.call.late.result())
             body = b.StepResolved(**place, how="late", outcome="applied", output=output)
         except InvalidValue as error:
             body = b.StepResolved(**place, how="late", outcome="applied", failure=failure_of(error))
@@ -104,7 +104,7 @@ class UnknownOutcomes:
                 work = x.kit.perform(step.tool, verify, step.bound(), call)
                 found = await within(x, work, step.tool.traits.timeout or VERIFY_TIMEOUT)
                 if isinstance(found, Done):
-                    output, blobs = step.pack(x.kit.store, step.tool.plain_result(found.result))
+                    output, blobs = step.pack_output(x.kit.store, found.result)
                     body = b.StepResolved(**place, how="verify", outcome="applied", output=output)
                     x.journal.add(body, blobs=blobs)
                     return body

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from limpet.engine.definitions.types import codec_of
 from limpet.errors import InvalidValue
 from limpet.events import canonical, parse
-from tests.laws.values import json_values
+from tests.laws.values import json_values, law_settings
 
 T = TypeVar("T")
 
@@ -179,3 +179,15 @@ def test_pydantic_is_imported_only_for_its_own_types() -> None:
         "import sys; from limpet.engine.definitions.types import codec_of; codec_of(dict[str, int]).dump({'a': 1}); "
     )
     subprocess.run([sys.executable, "-c", f"{program} assert 'pydantic' not in sys.modules"], check=True)
+
+
+@pytest.mark.parametrize("hint", [Any, dict, dict[str, Any], list[Any], Record | None], ids=str)
+@law_settings(100)
+@given(value=json_values)
+def test_what_is_json_already_is_recorded_as_it_is(hint: Any, value: Any) -> None:
+    """Whatever the annotation is, in a copy: the function that gets it may change it."""
+    codec = codec_of(hint)
+    plain = codec.plain(value)
+    assert plain == codec.dump(value) == value
+    assert codec.encode(value) == canonical(value)
+    assert not isinstance(value, list | dict) or plain is not value
