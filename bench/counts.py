@@ -205,7 +205,8 @@ def _low(values: Iterable[int]) -> float:
 
 def _measure(kind: str, folder: str, steps: int) -> dict[str, float]:
     """Count in this process: the calls in one run, the memory in another."""
-    writer.SLOW_COMMIT = 60  # However slow the disk is, the run commits on its event loop.
+    # However slow the disk is, the run commits on its event loop, and gives other tasks no turn in between.
+    writer.SLOW_COMMIT = writer.LONGEST_TURN = 60
     calls, memory = Calls(steps), Memory(steps)
     with calls.counting():
         rows = asyncio.run(_run(calls, kind, f"{folder}/calls-{kind}.db"))

@@ -2,12 +2,13 @@
 
 import re
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 from limpet.errors import ReadOnlyStore, newer_store, outdated_store
 
 __all__ = ["check_schema", "load", "scripts"]
 
-_SECTION = re.compile(r"^-- name: (\S+)\n(.*?)(?=^-- name: |\Z)", re.MULTILINE | re.DOTALL)
+_SECTION = "-- name: "
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 _INCLUDE = re.compile(r"\{(\S+?)\}")
 
@@ -15,15 +16,16 @@ _INCLUDE = re.compile(r"\{(\S+?)\}")
 def load(package: str, name: str, **words: str) -> dict[str, str]:
     """Return the statements of a file in a package, by name; `words` adds further includes."""
     text = files(package).joinpath(name).read_text(encoding="utf-8")
-    sections = {title: _COMMENT.sub("", body).strip() for title, body in _SECTION.findall(text)} | words
+    _, *parts = ("\n" + text).split("\n" + _SECTION)
+    named = (part.partition("\n") for part in parts)
+    sections = {title.strip(): _COMMENT.sub("", body + "\n").strip() for title, _, body in named} | words
     return {title: _filled(body, sections) for title, body in sections.items()}
 
 
-def scripts(package: str, folder: str) -> list[str]:
-    """Return the numbered scripts of a folder in a package, in order."""
-    where = files(package).joinpath(folder)
-    names = sorted(each.name for each in where.iterdir() if each.name.endswith(".sql"))
-    return [where.joinpath(name).read_text(encoding="utf-8") for name in names]
+def scripts(package: str, folder: str) -> list[Traversable]:
+    """Return the numbered scripts of a folder in a package, in order; most stores need none of them."""
+    found = (each for each in files(package).joinpath(folder).iterdir() if each.name.endswith(".sql"))
+    return sorted(found, key=lambda each: each.name)
 
 
 def _filled(body: str, sections: dict[str, str]) -> str:

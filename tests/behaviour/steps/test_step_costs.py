@@ -23,7 +23,7 @@ LIMITS = {
     "files on the way": (38, 39),
     "event rows": (2, 2),
     "blocks kept": (1, 1),
-    "bytes kept": (40, 40),
+    "bytes kept": (80, 80),
 }
 
 

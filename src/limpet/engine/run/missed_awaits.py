@@ -84,7 +84,7 @@ def _tracked(verb: str, fn: Callable[..., Coroutine[Any, Any, Any]]) -> Callable
     @wraps(fn)
     def call(run: _HasCalls, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         coroutine, frame = fn(run, *args, **kwargs), sys._getframe(1)
-        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("limpet."):
+        while frame.f_globals.get("__name__", "").startswith("limpet.") and frame.f_back is not None:
             frame = frame.f_back
         run.calls.add(verb, coroutine, frame.f_code, frame.f_lasti)
         return coroutine

@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from msgspec import Raw, UnsetType
+from msgspec import UNSET, Raw
 
 from limpet.engine.definitions.call_context import Call
 from limpet.engine.definitions.plain_call import BoundArguments, PlainCall
@@ -30,24 +30,19 @@ __all__ = ["PlainSteps"]
 
 
 def _is_completed(record: Record, bound: BoundArguments) -> bool:
-    """Return whether a record has a plain result of the same call, made by this run itself."""
-    opened, settled = record.opened, record.settled
-    return (
-        isinstance(opened, b.StepStarted)
-        and isinstance(settled, b.StepCompleted)
-        and settled.output is not None
-        and settled.output.is_inline
-        and not (settled.output.versions or opened.args.versions or record.shared)
-        and (_has_these_args(opened, bound) or opened.asked == bound.digest)
-    )
+    """Return whether a record has a plain result of the same call, made by this run itself.
 
-
-def _has_these_args(started: b.StepStarted, bound: BoundArguments) -> bool:
-    """Return whether a step that no person approved was started with these arguments. If so, no digest is needed: only
-    a person who approves a step can edit its arguments.
+    Only a person who approves a step can edit its arguments. So a step that was started without an approval, and with
+    these arguments, was called with them: no digest is needed.
     """
-    args = started.args.json
-    return started.grant is None and not isinstance(args, UnsetType) and bytes(args) == bound.encoded
+    opened, settled = record.opened, record.settled
+    if type(opened) is not b.StepStarted or type(settled) is not b.StepCompleted or record.shared:
+        return False
+    args, output = opened.args, settled.output
+    if output is None or output.json is UNSET or output.versions or args.versions:
+        return False
+    is_as_started = opened.grant is None and args.json is not UNSET and bytes(args.json) == bound.encoded
+    return is_as_started or opened.asked == bound.digest
 
 
 class PlainSteps:
@@ -90,8 +85,9 @@ class PlainSteps:
             step = Step(tool, name, x.lookup.new_number(), "", bound.encoded)
             x.lookup.note_step(name, step.number)
             return self._run(step, plain, bound)
+        assert isinstance(record.opened, b.StepStarted)
         x.lookup.reach(name)
-        x.lookup.note_step(name, record.number or 0)
+        x.lookup.note_step(name, record.opened.number)
         return self._recall(tool, bound, plain, record)
 
     async def _recall(self, tool: Tool[..., Any, Any], bound: BoundArguments, plain: PlainCall, record: Record) -> Any:

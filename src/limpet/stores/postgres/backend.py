@@ -49,7 +49,7 @@ from limpet.stores.postgres.connection import (
 from limpet.stores.postgres.migrate import migrate, newest, schema_version
 from limpet.stores.postgres.parameters import compiled
 from limpet.stores.postgres.tables import PostgresTables, ProcessWorkers, TransactionParts
-from limpet.stores.postgres.text import plain, safe
+from limpet.stores.postgres.text import plain_rows, safe
 from limpet.stores.postgres.wire import BoundStatement, Wire, decoded
 from limpet.stores.processes import CAN_SEE
 from limpet.stores.rows import Feed, Recent
@@ -445,7 +445,7 @@ class PostgresBackend(SqlReads):
         """
         return f"{self._restored}-{self._server.timeline}"
 
-    def _ask(self, statement: str, values: Any) -> list[Sequence[Any]]:
+    def _ask(self, statement: str, values: Any) -> Sequence[Sequence[Any]]:
         """Query on a pooled connection, and on a new one if that was lost."""
         try:
             return self._asked(statement, values)
@@ -453,7 +453,7 @@ class PostgresBackend(SqlReads):
             self._readers.clear()
             return self._asked(statement, values)
 
-    def _asked(self, statement: str, values: Any) -> list[Sequence[Any]]:
+    def _asked(self, statement: str, values: Any) -> Sequence[Sequence[Any]]:
         by_name = isinstance(values, dict)
         bound = dict(zip(values, safe(values.values()), strict=True)) if by_name else safe(values)
         asked = compiled(statement)
@@ -462,7 +462,7 @@ class PostgresBackend(SqlReads):
         try:
             call = BoundStatement(asked, asked.encode(bound))
             with readers.connection() as db:
-                return [plain(found) for found in decoded(db, self._means.wire.call(db, call))]
+                return plain_rows(decoded(db, self._means.wire.call(db, call)))
         except (psycopg.DataError, SchemaViolation) as error:
             raise InvalidValue(path="$", reason="a number or text that no column can store") from error
         except psycopg.Error as error:

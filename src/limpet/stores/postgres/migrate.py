@@ -16,7 +16,7 @@ def migrate(db: Connection, schema: str, sql: Mapping[str, str]) -> None:
         with db.transaction():
             query(db, sql["migration_lock"], (f"limpet.{schema}",))
             if schema_version(db, schema, sql) == found:
-                _run(db, schema, sql, found + 1, migrations[found])
+                _run(db, schema, sql, found + 1, migrations[found].read_text(encoding="utf-8"))
     if found > len(migrations):
         raise newer_store(found, len(migrations))
     if query(db, sql["restored"]):

@@ -33,7 +33,7 @@ from limpet.stores.columns import (
 )
 from limpet.stores.postgres.connection import CallerConnection, Connection, again
 from limpet.stores.postgres.parameters import compiled
-from limpet.stores.postgres.text import plain, safe
+from limpet.stores.postgres.text import plain, plain_rows, safe
 from limpet.stores.postgres.wire import BoundStatement, Result, Wire, decoded
 from limpet.stores.processes import has_ended, this_process
 from limpet.stores.rows import (
@@ -236,14 +236,14 @@ class PostgresTables:
 
     def events(self, row: RunRow, after: int, limit: int) -> list[Event]:
         """Return the events after a sequence, in order."""
-        return [Event(row.id, *plain(found)) for found in self._read("events", row.number, after, limit)]
+        return [Event(row.id, *found) for found in plain_rows(self._read("events", row.number, after, limit))]
 
     def logs(self, rows: Sequence[RunRow]) -> list[list[Event]]:
         """Return all events of each of these streams, in one query."""
         found: dict[int, list[Sequence[Any]]] = {row.number: [] for row in rows}
         for number, *event in self._read("logs", list(found)):
             found[number].append(event)
-        return [[Event(row.id, *plain(each)) for each in found[row.number]] for row in rows]
+        return [[Event(row.id, *each) for each in plain_rows(found[row.number])] for row in rows]
 
     def command(self, row: RunRow, command: str) -> Event | None:
         """Return the event with a command id."""

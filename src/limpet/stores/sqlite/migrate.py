@@ -19,7 +19,7 @@ def migrate(db: apsw.Connection, sql: Mapping[str, str]) -> None:
     for version, script in enumerate(migrations[found:], found + 1):
         db.execute(sql["begin"])
         try:
-            db.execute(script).fetchall()
+            db.execute(script.read_text(encoding="utf-8")).fetchall()
             db.execute(sql["set_schema_version"], (str(version),))
             db.execute(sql["commit"])
         except BaseException:
