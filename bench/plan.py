@@ -58,6 +58,7 @@ class Sizes:
         "one",
         "many",
         "workers",
+        "values",
         "conversation",
         "turns",
         "cold",
@@ -85,7 +86,7 @@ QUICK = Sizes(
     turns_on=(SQLITE,),
     fresh=1,
     peers=("LangGraph",),
-    workloads=("one", "many", "conversation", "turns", "cold", "takeover"),
+    workloads=("one", "many", "values", "conversation", "turns", "cold", "takeover"),
 )
 
 
@@ -157,6 +158,12 @@ def _workers(sizes: Sizes) -> Iterator[Task]:
         for count, who in ((1, "Limpet, 1 process"), (2, "Limpet, 2 processes")):
             load = {"processes": count, "runs": sizes.shared_runs, "each": 20}
             yield _limpet("workers", who, on, min(sizes.rounds, 3), "workers", **load)
+
+
+def _values(sizes: Sizes) -> Iterator[Task]:
+    titles = {"text": "text of 1 KB", "objects": "50 small objects", "fractions": "1,536 fractions (26 KB)"}
+    for shape, title in titles.items():
+        yield _limpet("values", title, SQLITE, min(sizes.rounds, 3), "values", shape=shape, steps=sizes.steps)
 
 
 def _conversation(sizes: Sizes) -> Iterator[Task]:
@@ -273,6 +280,7 @@ _TASKS: dict[str, Callable[[Sizes], Iterator[Task]]] = {
     "one": _one,
     "many": _many,
     "workers": _workers,
+    "values": _values,
     "conversation": _conversation,
     "turns": _turns,
     "cold": _cold,

@@ -1,7 +1,7 @@
 """`python -m bench.workloads NAME ARGUMENTS`: run one of Limpet's workloads, and print its figures as JSON."""
 
 from bench.script import answer
-from bench.workloads import agents, bulk, cold, engines, long_runs, mcp_calls, steps, store, talks, web
+from bench.workloads import agents, bulk, cold, engines, long_runs, mcp_calls, steps, store, talks, values, web
 
 MEASURES = (
     steps.bare,
@@ -17,6 +17,7 @@ MEASURES = (
     long_runs.approval,
     long_runs.states,
     long_runs.idle,
+    values.values,
     talks.conversation,
     talks.turns_at,
     talks.last_page,

@@ -16,7 +16,7 @@ from bench.plot import LEFT_OUT, plot
 from bench.processes import LIMPET, PEERS, Failed, Program, figures_in, takeover
 from bench.report import TABLES, _closer, markdown, page
 from bench.results import Results, Row
-from bench.workloads import bulk, cold, engines, long_runs, steps, store, talks
+from bench.workloads import bulk, cold, engines, long_runs, steps, store, talks, values
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,6 +49,7 @@ TINY: dict[str, tuple[Measure, set[str]]] = {
     "approval": (lambda url: long_runs.approval(url, times=1), {"round trip"}),
     "states": (lambda url: long_runs.states(url, steps=12, samples=3), {"read"}),
     "idle": (lambda url: long_runs.idle(url, seconds=0.05), {"idle"}),
+    "values": (lambda url: values.values(url, "objects", steps=10), {"recorded", "alone", "share", "cpu"}),
     "conversation": (lambda url: talks.conversation(url, turns=2), {"turn", "cpu", "bytes"}),
     "turns": (lambda url: talks.turns_at(url, messages=6, turns=1), {"turn", "cpu"}),
     "engine": (

@@ -111,7 +111,7 @@ def canonical(value: object) -> bytes:
     """Return the canonical encoding of a value. Raises InvalidValue if JSON cannot represent it unchanged."""
     try:
         data = _encoder.encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError):
+    except Exception:  # of the encoder, or of a user's object that it asks
         _check_whole(value)  # raises, with the place of what is wrong
         raise
     kinds = _WITHOUT_FLOAT if len(data) < LONG_INTEGER else _WITHOUT_NUMBERS
@@ -129,10 +129,10 @@ def canonical(value: object) -> bytes:
 
 
 def canonical_if_json(value: object) -> bytes | None:
-    """Return the canonical encoding of a value that is strict JSON already; None for any other."""
+    """Return the canonical encoding of a value that obviously is strict JSON already; None for any other."""
     try:
         data = _encoder.encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError):
+    except Exception:  # noqa: BLE001 - of the encoder, or of a user's object that it asks
         return None
     return data if _is_strict(value, data) else None
 
@@ -172,7 +172,7 @@ def _is_strict_by_depth(value: object, *, has_null: bool) -> bool:
 
 
 def _is_strict_each(value: object, kinds: AbstractSet[type]) -> bool:  # noqa: C901 - calls would cost more
-    """Return whether a value is strict, and has only scalars of these kinds."""
+    """Return whether a value is strict, and has only scalars of these kinds, or finite floats."""
     level = [value]
     for _ in range(MAX_DEPTH):
         inner: list[object] = []
@@ -185,7 +185,7 @@ def _is_strict_each(value: object, kinds: AbstractSet[type]) -> bool:  # noqa: C
                         inner.append(item)
             elif type(each) is list:
                 inner += [item for item in each if type(item) not in kinds]
-            elif type(each) not in kinds:
+            elif type(each) not in kinds and not (type(each) is float and isfinite(each)):
                 return False
         if not inner:
             return True

@@ -7,6 +7,8 @@ import pytest
 
 import limpet
 from limpet import testing
+from limpet.engine.definitions.tools import idempotency_key
+from limpet.events import digest
 from limpet.testing import TestApp
 
 APPROVALS = limpet.Approvals("external_action", to=["finance"])
@@ -177,6 +179,8 @@ async def test_edited_arguments_are_used_once_after_a_crash(when: Any, place: st
         assert await handle.result() == ["o1: 5", True]
         assert app.calls(pay) == [{"order": "o1", "cents": 5}]
         assert app.crashes >= 1
+        keys = {event.body["key"] for event in await app.log("r1") if event.kind == "step.started"}
+        assert keys == {idempotency_key("r1", 1, "edits_pay", digest({"order": "o1", "cents": 5}))}
         await check_grants(app, "r1")
 
 

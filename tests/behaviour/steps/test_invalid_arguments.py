@@ -69,6 +69,24 @@ async def test_an_invalid_argument_of_a_tool_is_refused_before_the_step_starts(w
         assert made == [900]
 
 
+async def test_a_dict_is_not_a_model_of_pydantics() -> None:
+    """Although it is JSON that would load as one."""
+
+    @limpet.tool(effect="none", name="invalid_greet")
+    async def greet(customer: Customer) -> str:
+        return customer.name
+
+    @limpet.agent(name="invalid_greets")
+    async def greets(run: limpet.Run) -> str:
+        given: Any = {"name": "ann"}
+        with pytest.raises(limpet.InvalidArgument, match="customer: expected Customer, got dict"):
+            await run.step(greet, given)
+        return await run.step(greet, Customer(**given))
+
+    async with testing.app(greets) as app:
+        assert await app.run(greets) == "ann"
+
+
 async def test_the_code_can_catch_an_invalid_argument() -> None:
     """It says which argument. Later steps get the same numbers after a crash."""
 

@@ -4,10 +4,12 @@ import asyncio
 import inspect
 import json
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import Any
 
 import pytest
+from msgspec import Struct
+from pydantic import BaseModel, PrivateAttr, SecretStr
 
 import limpet
 from limpet import testing
@@ -285,12 +287,38 @@ async def test_a_read_fails_after_its_timeout() -> None:
         assert await handle.result() == "timed out after 10 s"
 
 
-async def test_an_effect_whose_output_cannot_be_stored_is_not_repeated() -> None:
+class Part(Struct):
+    """An object whose field may be deleted; then its encoder raises AttributeError."""
+
+    size: int
+
+
+def part_without_size() -> Part:
+    part = Part(1)
+    del part.size
+    return part
+
+
+@pytest.mark.parametrize("timeout", [None, "1m"], ids=["short", "general"])
+@pytest.mark.parametrize(
+    ("returns", "make"),
+    [
+        (Any, object),
+        (Any, lambda: [part_without_size()]),
+        (Part, part_without_size),
+        (list[Part], lambda: [part_without_size()]),
+        (dict[str, Any], lambda: {"part": part_without_size()}),
+    ],
+    ids=["object", "any", "part", "list", "dict"],
+)
+async def test_an_effect_whose_output_cannot_be_stored_is_not_repeated(returns: Any, make: Any, timeout: Any) -> None:
     """The effect was applied, so the code gets OutputUnavailable, live and on replay."""
 
-    @limpet.tool(effect="once")
-    async def act() -> Any:
-        return object()
+    async def make_it() -> Any:
+        return make()
+
+    make_it.__annotations__["return"] = returns
+    act = limpet.tool(effect="once", timeout=timeout)(make_it)
 
     @limpet.agent()
     async def agent(run: limpet.Run) -> str:
@@ -708,3 +736,63 @@ async def test_a_tool_that_changes_its_arguments_changes_neither_a_retry_nor_the
         assert await app.run(agent)
     first, second = map(json.loads, log.read_text().splitlines())
     assert first == second == {"items": ["one"], **dict.fromkeys(more, "[secret]")}
+
+
+async def test_what_the_code_changes_while_a_step_waits_is_not_passed() -> None:
+    """The tool gets what the person saw, also beside a secret."""
+    got: list[Any] = []
+
+    @limpet.tool(effect="once", risk="external_action")
+    async def pay(order: Any) -> None:
+        got.append(order["cents"])
+
+    @limpet.agent(approvals=limpet.Approvals("external_action", to=["finance"]))
+    async def agent(run: limpet.Run) -> None:
+        for order in ({"cents": 1}, {"cents": 2, "key": limpet.Secret("s3cr3t")}):
+            step = run.step(pay, order)
+            order["cents"] = 1_000_000
+            await step
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent)
+        for cents in (1, 2):
+            await app.settle()
+            [request] = await app.inbox()
+            assert request.args is not None
+            assert request.args["order"]["cents"] == cents
+            await app.approve(request, by="ann")
+        await handle.result()
+    assert got == [1, 2]
+
+
+class Session(BaseModel):
+    """A secret beside something that cannot be copied."""
+
+    token: SecretStr
+    _lock: Any = PrivateAttr(default_factory=Lock)
+
+
+@pytest.mark.parametrize(
+    ("takes", "wrap"),
+    [(Any, lambda each: each), (Session, lambda each: each), (list[Session], lambda each: [each])],
+    ids=["any", "object", "list"],
+)
+async def test_an_object_with_a_secret_is_passed_itself(takes: Any, wrap: Any) -> None:
+    """It may contain what cannot be copied."""
+    session = Session(token=SecretStr("s3cr3t"))
+    got: list[Any] = []
+
+    async def take(given: Any) -> None:
+        got.append(given)
+
+    take.__annotations__["given"] = takes
+    use = limpet.tool(effect="none")(take)
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> None:
+        await run.step(use, wrap(session))
+
+    async with testing.app(agent) as app:
+        await app.run(agent)
+    assert got == [wrap(session)]
+    assert (got[0] if got[0] is session else got[0][0]) is session

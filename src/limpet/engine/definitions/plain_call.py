@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from limpet.engine.definitions.types import TypeCodec
+from limpet.engine.definitions.types import TypeCodec, seems_json
 from limpet.errors import InvalidValue
 from limpet.events import Payload, canonical
 from limpet.events.values import canonical_if_json, decode
@@ -65,20 +65,25 @@ class PlainCall:
         codecs = self._codecs
         for name, value in given.items():
             if not codecs[name].is_unchanged(value):
-                encoded = self._encoded(given)
-                passed = {name: codecs[name].load(plain) for name, plain in decode(encoded).items()}
+                passed, encoded = None, self._encoded(given)
                 break
         else:
             passed = self._without_defaults(given)
             encoded = canonical(passed)
-        return None if len(encoded) > INLINE or MARKED in encoded else BoundArguments(encoded, passed)
+        if len(encoded) > INLINE or MARKED in encoded:
+            return None
+        if passed is None:
+            passed = {name: codecs[name].load(plain) for name, plain in decode(encoded).items()}
+        return BoundArguments(encoded, passed)
 
     def _encoded(self, given: dict[str, Any]) -> bytes:
-        encoded = canonical_if_json(given) if self._take_json else None
+        seem_json = self._take_json and all(map(seems_json, given.values()))
+        encoded = canonical_if_json(given) if seem_json else None
         if encoded is None:
-            given = {name: self._codecs[name].plain(value) for name, value in given.items()}
+            plain = {name: self._codecs[name].plain(value) for name, value in given.items()}
+            return canonical(self._without_defaults(plain))
         changed = self._without_defaults(given)
-        return canonical(changed) if encoded is None or len(changed) < len(given) else encoded
+        return encoded if changed is given or len(changed) == len(given) else canonical(changed)
 
     def _without_defaults(self, plain: dict[str, Any]) -> dict[str, Any]:
         """Return JSON arguments without those that equal a default."""

@@ -6,7 +6,7 @@ process, so that it can be found by name. The same function may be defined again
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from copy import copy, deepcopy
+from copy import copy
 from functools import cached_property, update_wrapper
 from types import MappingProxyType
 from typing import (
@@ -73,7 +73,7 @@ class LiveArgument(NamedTuple):
 
     recorded: Any
     value: Any
-    """The object that the code passed."""
+    """The value in the code, as it was when the step was called."""
 
 
 class StepCommand(Protocol):
@@ -246,7 +246,7 @@ class Tool(Generic[P, T_co, R_co]):
             plain = self._plain(name, value)
             recorded = redaction.value({name: plain})[name]
             if recorded != plain or _has_mark(plain):
-                found[name] = LiveArgument(recorded, value)
+                found[name] = LiveArgument(recorded, _copied(value))
         return found
 
     def _bound(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Mapping[str, Any]:
@@ -270,12 +270,12 @@ class Tool(Generic[P, T_co, R_co]):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return positional and keyword arguments for the function from recorded, perhaps edited, arguments.
 
-        An argument in `live` is passed as a copy of the object from the code, unless its recorded form was edited.
+        An argument in `live` is passed as it is in the code, unless its recorded form was edited.
         """
         if not live and self._plain_names is not None and self._required <= given.keys() <= self._known:
             return (), {name: self._load_alone(name, value) for name, value in given.items()}
         used = {name: each for name, each in live.items() if given.get(name, each.recorded) == each.recorded}
-        real = {name: deepcopy(each.value) for name, each in used.items()}
+        real = {name: _copied(each.value) for name, each in used.items()}
         bound = self._signature.bind_partial()
         bound.arguments.update({name: self._load(name, value) for name, value in given.items() if name not in real})
         bound.arguments.update(real)
@@ -555,6 +555,13 @@ def _register(made: Tool[..., Any, Any]) -> None:
         other = ".".join(_origin(before.fn))
         raise DefinitionError(what=made.name, reason=f"the name is already used by {other}; pass name= to one of them")
     _tools[made.name] = made
+
+
+def _copied(value: Any) -> Any:
+    """Return lists and dicts as copies, also inside each other. Other objects stay the same: some cannot be copied."""
+    if type(value) is dict:
+        return {key: _copied(each) for key, each in value.items()}
+    return [_copied(each) for each in value] if type(value) is list else value
 
 
 def _has_mark(plain: Any) -> bool:

@@ -23,13 +23,14 @@ from limpet.events import canonical
 from limpet.events.values import canonical_if_json, decode, not_json
 from limpet.secret import MARK, SCHEMA, Secret, hidden, is_secret
 
-__all__ = ["TYPED", "TypeCodec", "codec_of"]
+__all__ = ["TYPED", "TypeCodec", "codec_of", "seems_json"]
 
 # Not converted, so that `canonical` refuses them: JSON has no bytes.
 _NOT_JSON = (bytes, bytearray, memoryview)
 _UNDECLARED = (Any, object, Parameter.empty)
 # Types whose values are JSON already.
 _PLAIN = (str, int, float, bool, type(None))
+_JSON = frozenset({*_PLAIN, dict, list})
 TYPED = "Pass a value of the declared type; as JSON, with the same names and types."
 # The text that pydantic shows for its own secrets.
 _STARS = "*" * 10
@@ -47,7 +48,7 @@ class TypeCodec:
 
     @property
     def takes_json(self) -> bool:
-        """Whether a value that is JSON already is recorded as it is. A model of pydantic's must be an object."""
+        """Whether a value that is JSON already is recorded as it is. pydantic refuses some: a dict is not a model."""
         return self._adapter is None
 
     @property
@@ -66,20 +67,22 @@ class TypeCodec:
         return plain
 
     def plain(self, value: object) -> Any:
-        """Return a copy of a value as JSON, without the final check; the caller checks it when it stores it."""
+        """Return a value as JSON, without the final check; the caller checks it when it stores it. JSON is copied."""
         if self._adapter is None and type(value) in _PLAIN:
             return value
-        data = self._as_it_is(value)
+        data = self._encoded_if_json(value)
         return self._converted(value) if data is None else decode(data)
 
     def encode(self, value: object) -> bytes:
         """Return a value as canonical JSON. Raises InvalidValue if JSON cannot represent it."""
-        data = self._as_it_is(value)
+        data = self._encoded_if_json(value)
         return canonical(self._converted(value)) if data is None else data
 
-    def _as_it_is(self, value: object) -> bytes | None:
-        """Return a list or dict that is JSON already as canonical JSON; None if a value must be converted first."""
-        return canonical_if_json(value) if type(value) in (dict, list) and self.takes_json else None
+    def _encoded_if_json(self, value: object) -> bytes | None:
+        """Return a list or dict that is JSON already as canonical JSON; None for a value that must be converted."""
+        return (
+            canonical_if_json(value) if self.takes_json and type(value) in (dict, list) and seems_json(value) else None
+        )
 
     def _converted(self, value: object) -> Any:
         try:
@@ -157,6 +160,12 @@ class TypeCodec:
             value, builtin_types=_NOT_JSON, str_keys=True, enc_hook=_as_json, order="deterministic"
         )
         return _as_lists(plain)
+
+
+def seems_json(value: object) -> bool:
+    """Return whether a look at a value, and at the first item of a list, finds nothing but JSON types."""
+    first = value[0] if type(value) is list and value else None
+    return type(value) in _JSON and type(first) in _JSON
 
 
 def codec_of(hint: Any) -> TypeCodec:

@@ -38,6 +38,8 @@ class Step(Struct):
     args_digest: str
     encoded: bytes
     """The arguments as used, as canonical JSON; a person may edit them."""
+    decoded: dict[str, Any] | None = None
+    """The same, decoded; None until it is needed."""
     key: str = ""
     packed: Payload | None = None
     blobs: Sequence[Blob] = ()
@@ -62,9 +64,10 @@ class Step(Struct):
 
     @property
     def args(self) -> dict[str, Any]:
-        """A copy of the arguments as used."""
-        found: dict[str, Any] = decode(self.encoded)
-        return found
+        """The arguments as used, as JSON; not those that the function gets, since it may change them."""
+        if self.decoded is None:
+            self.decoded = decode(self.encoded)
+        return self.decoded
 
     def pack(self, store: Store, result: Any) -> PackedResult:
         """Return a JSON result in its stored form."""
@@ -87,5 +90,5 @@ class Step(Struct):
         return {"name": self.name, "number": self.number, "attempt": attempt}
 
     def bound(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments for the function, which may change them: the next attempt gets its own."""
-        return self.tool.unbind(self.args, self.live)
+        """Return new arguments for the function, which may change them."""
+        return self.tool.unbind(decode(self.encoded), self.live)

@@ -99,7 +99,7 @@ class Steps:
         number = self.approvals.number_of(name)
         if record is not None and isinstance(record.opened, b.StepStarted):
             number = record.opened.number
-        step = Step(tool, name, number or self._x.lookup.new_number(), asked, encoded)
+        step = Step(tool, name, number or self._x.lookup.new_number(), asked, encoded, bound)
         step.live = live
         self._x.lookup.note_step(name, step.number)
         return step, record
@@ -145,7 +145,7 @@ class Steps:
             return None
         opened = record.opened
         assert isinstance(opened, b.StepStarted)
-        args = None
+        args = step.args
         if traits.effect != "none" or opened.grant is not None:
             # An effect keeps the arguments with which it was started, because a person may have edited them.
             args = step.tool.renew(await x.recorder.unpack(opened.args), opened.args.versions)
@@ -171,7 +171,7 @@ class Steps:
         if self._x.is_late and not self.approvals.is_considered(step.name):
             await refuse_late(self._x, _new(step))
         if step.is_check:
-            self._prepare(step)
+            self._prepare(step, step.args)
             return
         permit = await self.approvals.request_start(step.tool, step.name, step.number, step.args)
         if step.tool.traits.effect != "none":
@@ -184,12 +184,12 @@ class Steps:
         )
         self._prepare(step, permit.args)
 
-    def _prepare(self, step: Step, args: dict[str, Any] | None = None) -> None:
-        """Set the arguments that the tool is called with, if they are others, and the step's idempotency key."""
+    def _prepare(self, step: Step, args: dict[str, Any]) -> None:
+        """Set the arguments that the tool is called with, and the step's idempotency key."""
         used = step.args_digest
-        if args is not None and (encoded := canonical(args)) != step.encoded:
-            step.encoded = encoded
-            used = sha256(encoded).hexdigest()
+        if args is not step.args:
+            step.decoded, step.encoded = args, canonical(args)
+            used = sha256(step.encoded).hexdigest()
         packed, step.blobs = self._x.kit.store.pack_canonical(step.encoded)
         step.packed = packed.under(step.tool.args_versions)
         if step.tool.traits.effect != "none":
