@@ -132,9 +132,9 @@ def canonical_if_json(value: object) -> bytes | None:
     """Return the canonical encoding of a value that obviously is strict JSON already; None for any other."""
     try:
         data = _encoder.encode(value)
+        return data if _is_strict(value, data) else None
     except Exception:  # noqa: BLE001 - of the encoder, or of a user's object that it asks
         return None
-    return data if _is_strict(value, data) else None
 
 
 def _is_strict(value: object, data: bytes) -> bool:

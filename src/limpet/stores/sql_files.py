@@ -23,7 +23,7 @@ def load(package: str, name: str, **words: str) -> dict[str, str]:
 
 
 def scripts(package: str, folder: str) -> list[Traversable]:
-    """Return the numbered scripts of a folder in a package, in order; most stores need none of them."""
+    """Return the numbered scripts of a folder in a package, in order, unread: most stores need none of them."""
     found = (each for each in files(package).joinpath(folder).iterdir() if each.name.endswith(".sql"))
     return sorted(found, key=lambda each: each.name)
 

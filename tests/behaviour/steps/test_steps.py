@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
@@ -743,8 +744,8 @@ async def test_what_the_code_changes_while_a_step_waits_is_not_passed() -> None:
     got: list[Any] = []
 
     @limpet.tool(effect="once", risk="external_action")
-    async def pay(order: Any) -> None:
-        got.append(order["cents"])
+    async def pay(*orders: Any) -> None:
+        got.extend(order["cents"] for order in orders)
 
     @limpet.agent(approvals=limpet.Approvals("external_action", to=["finance"]))
     async def agent(run: limpet.Run) -> None:
@@ -759,7 +760,7 @@ async def test_what_the_code_changes_while_a_step_waits_is_not_passed() -> None:
             await app.settle()
             [request] = await app.inbox()
             assert request.args is not None
-            assert request.args["order"]["cents"] == cents
+            assert request.args["orders"][0]["cents"] == cents
             await app.approve(request, by="ann")
         await handle.result()
     assert got == [1, 2]
@@ -796,3 +797,37 @@ async def test_an_object_with_a_secret_is_passed_itself(takes: Any, wrap: Any) -
         await app.run(agent)
     assert got == [wrap(session)]
     assert (got[0] if got[0] is session else got[0][0]) is session
+
+
+@dataclass
+class Order:
+    """An argument that changes a member when it is created."""
+
+    lines: Any
+
+    def __post_init__(self) -> None:
+        self.lines.sort()
+
+
+async def test_an_argument_that_changes_itself_is_approved_once() -> None:
+    """The log has it as the code passed it."""
+    got: list[Any] = []
+
+    @limpet.tool(effect="idempotent", risk="external_action")
+    async def buy(order: Order) -> None:
+        got.append(order.lines)
+
+    @limpet.agent(approvals=limpet.Approvals("external_action", to=["finance"]))
+    async def agent(run: limpet.Run) -> None:
+        given: Any = {"lines": [3, 1, 2]}
+        await run.step(buy, given)
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, id="r1")
+        await app.settle()
+        [request] = await app.inbox()
+        await app.approve(request, by="ann")
+        await handle.result()
+        [started] = [event.body for event in await app.log("r1") if event.kind == "step.started"]
+    assert request.args == started["args"]["json"] == {"order": {"lines": [3, 1, 2]}}
+    assert got == [[1, 2, 3]]

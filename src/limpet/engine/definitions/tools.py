@@ -558,10 +558,12 @@ def _register(made: Tool[..., Any, Any]) -> None:
 
 
 def _copied(value: Any) -> Any:
-    """Return lists and dicts as copies, also inside each other. Other objects stay the same: some cannot be copied."""
+    """Return lists, tuples and dicts as copies, also inside each other. Other objects stay the same: some cannot be
+    copied.
+    """
     if type(value) is dict:
         return {key: _copied(each) for key, each in value.items()}
-    return [_copied(each) for each in value] if type(value) is list else value
+    return type(value)(map(_copied, value)) if type(value) in (list, tuple) else value
 
 
 def _has_mark(plain: Any) -> bool:

@@ -30,7 +30,7 @@ _NOT_JSON = (bytes, bytearray, memoryview)
 _UNDECLARED = (Any, object, Parameter.empty)
 # Types whose values are JSON already.
 _PLAIN = (str, int, float, bool, type(None))
-_JSON = frozenset({*_PLAIN, dict, list})
+_JSON = (*_PLAIN, dict, list)
 TYPED = "Pass a value of the declared type; as JSON, with the same names and types."
 # The text that pydantic shows for its own secrets.
 _STARS = "*" * 10
@@ -67,7 +67,7 @@ class TypeCodec:
         return plain
 
     def plain(self, value: object) -> Any:
-        """Return a value as JSON, without the final check; the caller checks it when it stores it. JSON is copied."""
+        """Return a value as JSON, usually a copy, without the final check; the caller checks it when it stores it."""
         if self._adapter is None and type(value) in _PLAIN:
             return value
         data = self._encoded_if_json(value)
@@ -163,7 +163,10 @@ class TypeCodec:
 
 
 def seems_json(value: object) -> bool:
-    """Return whether a look at a value, and at the first item of a list, finds nothing but JSON types."""
+    """Return whether a look at a value, and at the first item of a list, finds nothing but JSON types.
+
+    If not, encoding it first would only take time.
+    """
     first = value[0] if type(value) is list and value else None
     return type(value) in _JSON and type(first) in _JSON
 

@@ -39,7 +39,7 @@ class Step(Struct):
     encoded: bytes
     """The arguments as used, as canonical JSON; a person may edit them."""
     decoded: dict[str, Any] | None = None
-    """The same, decoded; None until it is needed."""
+    """The same, decoded; None until `args` is needed."""
     key: str = ""
     packed: Payload | None = None
     blobs: Sequence[Blob] = ()
@@ -64,7 +64,7 @@ class Step(Struct):
 
     @property
     def args(self) -> dict[str, Any]:
-        """The arguments as used, as JSON; not those that the function gets, since it may change them."""
+        """The arguments as used, as JSON. They are shared: user code must not get them, since it may change them."""
         if self.decoded is None:
             self.decoded = decode(self.encoded)
         return self.decoded

@@ -99,7 +99,7 @@ class Steps:
         number = self.approvals.number_of(name)
         if record is not None and isinstance(record.opened, b.StepStarted):
             number = record.opened.number
-        step = Step(tool, name, number or self._x.lookup.new_number(), asked, encoded, bound)
+        step = Step(tool, name, number or self._x.lookup.new_number(), asked, encoded)
         step.live = live
         self._x.lookup.note_step(name, step.number)
         return step, record
@@ -442,10 +442,11 @@ class Steps:
     def note_completed(self, step: Step, attempt: int, output: Any, call: Call) -> b.StepCompleted:
         """Record what an attempt returned."""
         try:
-            return self.note_result(step, attempt, call, step.pack_output(self._x.kit.store, output))
+            result = step.pack_output(self._x.kit.store, output)
         except InvalidValue as error:
             unavailable = _result_failure(step, error)
             return self._add(b.StepCompleted(**step.place(attempt), unavailable=unavailable, spent=call.total))
+        return self.note_result(step, attempt, call, result)
 
     def note_result(self, step: Step, attempt: int, call: Call, result: PackedResult) -> b.StepCompleted:
         """Record the result of an attempt."""
