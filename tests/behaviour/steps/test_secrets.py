@@ -396,3 +396,26 @@ def test_limpet_redact_turns_redaction_on(
     assert not limpet.open("memory:", redact=False).store.redaction.is_on
     app = limpet.open("memory:", redact=["ACME-[0-9]{4}"])
     assert app.replace(store=limpet.open_store("memory:")).store.redaction.value("ACME-1234") == "[redacted]"
+
+
+@pytest.mark.parametrize("takes", [Secret, Secret[bytes], Secret | None], ids=str)
+async def test_text_where_a_secret_is_declared_is_refused(takes: Any) -> None:
+    """The log would contain it, although the annotation says that it must not."""
+    given: Any = VALUE.encode() if takes == Secret[bytes] else VALUE
+
+    async def take(key: Any) -> str:
+        return "taken"
+
+    take.__annotations__["key"] = takes
+    tool = limpet.tool(effect="none")(take)
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        with pytest.raises(limpet.InvalidArgument, match=r"key: expected Secret, got \w+; pass limpet\.Secret"):
+            await run.step(tool, given)
+        return await run.step(tool, Secret(given))
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, id="r1")
+        assert await handle.result() == "taken"
+        assert VALUE not in str([event.body for event in await app.log("r1")])

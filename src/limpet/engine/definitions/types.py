@@ -42,14 +42,17 @@ class TypeCodec:
     def __init__(self, hint: Any) -> None:
         self._hint = hint
         self._adapter = _adapter(hint) if _has_model(hint) else None
+        self._is_secret = all(map(is_secret, _kinds(hint)))
         self._unchanged = frozenset() if self._adapter is not None else _unchanged(hint)
         self.versions: Versions = versions_of(hint)
         """Versions of the types in the annotation that are above 1."""
 
     @property
     def takes_json(self) -> bool:
-        """Whether a value that is JSON already is recorded as it is. pydantic refuses some: a dict is not a model."""
-        return self._adapter is None
+        """Whether a value that is JSON already is recorded as it is. pydantic refuses some: a dict is not a model. So
+        does a secret: text is none.
+        """
+        return self._adapter is None and not self._is_secret
 
     @property
     def name(self) -> str:
@@ -68,7 +71,7 @@ class TypeCodec:
 
     def plain(self, value: object) -> Any:
         """Return a value as JSON, usually a copy, without the final check; the caller checks it when it stores it."""
-        if self._adapter is None and type(value) in _PLAIN:
+        if type(value) in _PLAIN and self.takes_json:
             return value
         data = self._encoded_if_json(value)
         return self._converted(value) if data is None else decode(data)
@@ -154,6 +157,9 @@ class TypeCodec:
         if self._adapter is not None:
             dump = partial(self._adapter.dump_python, value, by_alias=False, warnings="error")
             return _marked(dump(mode="json"), dump)
+        if self._is_secret and type(value) in (str, bytes):
+            reason = f"expected Secret, got {kind_of(value)}; pass limpet.Secret(…), or the log would contain it"
+            raise InvalidValue(path="$", reason=reason, fix=TYPED)
         if self._hint in _UNDECLARED and not _is_record(value):
             return hidden(value)
         plain = msgspec.to_builtins(
@@ -230,8 +236,13 @@ def _is_pydantics(hint: Any) -> bool:
 
 def _is_choice(hint: Any) -> bool:
     """Return whether an annotation is a union of a secret and other types, which msgspec cannot distinguish."""
-    kinds = [each for each in get_args(hint) if each is not NoneType] if _is_union(hint) else []
+    kinds = _kinds(hint)
     return len(kinds) > 1 and any(is_secret(each) for each in kinds)
+
+
+def _kinds(hint: Any) -> list[Any]:
+    """Return the types of a union except None, or the one type."""
+    return [each for each in get_args(hint) if each is not NoneType] if _is_union(hint) else [hint]
 
 
 def _is_record(value: object) -> bool:
