@@ -61,6 +61,7 @@ async def test_a_run_of_many_steps_opens_without_reading_its_log(
             await page.wait_for_url(f"**step={steps - 1}*")  # loaded: its scripts listen to keys
             await expect(page.locator("#step-h")).to_have_text(f"Step {steps - 1}, t")
             await page.keyboard.press("ArrowLeft")
+            await page.wait_for_url(f"**step={steps - 2}*")
             await expect(page.locator("#step-h")).to_have_text(f"Step {steps - 2}, t")
 
 
