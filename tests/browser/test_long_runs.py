@@ -10,8 +10,9 @@ from tests.behaviour.inspection.test_step_pages import rows_read, write_snapshot
 from tests.browser.test_chromium import chromium, logged_in
 from tests.interfaces.remote.remote_servers import listening, served_app
 
-# Rows that a page may read: two snapshots' worth of events, and some pages of steps.
-MOST_ROWS = 6_000
+# Rows that a page may read: two snapshots' worth of events, and some pages of steps; twice, because a page is fetched
+# again if its stream connects late.
+MOST_ROWS = 12_000
 # Elements of a page that a browser shows smoothly.
 MOST_ELEMENTS = 3_000
 

@@ -13,6 +13,7 @@ let timer = null;
 let awaySince = null;
 let release = null;
 let busySince = 0;
+let asked = 0; // pages that a person asked for so far: a reply from before the last one is too old to be shown
 let typed = false; // whether a form has something that would be lost
 
 document.addEventListener("input", (event) => {
@@ -89,6 +90,7 @@ function placeOf(main, active) {
 
 // Show a page without leaving this one, unless a person has begun to work on it. Returns whether it could be fetched.
 export async function show(address, { isAsked = true } = {}) {
+  const mine = isAsked ? ++asked : asked;
   const slow = isAsked ? setTimeout(() => document.querySelector("main").setAttribute("aria-busy", "true"), SLOW) : 0;
   const reply = await fetch(address, { headers: { accept: "text/html" } }).finally(() => {
     clearTimeout(slow);
@@ -99,7 +101,9 @@ export async function show(address, { isAsked = true } = {}) {
     return true;
   }
   if (reply.status >= 500) return false;
-  const page = new DOMParser().parseFromString(await reply.text(), "text/html");
+  const text = await reply.text();
+  if (mine !== asked) return true;
+  const page = new DOMParser().parseFromString(text, "text/html");
   const found = page.querySelector("main");
   if (!found) return false;
   if (!isAsked && isBusy()) {
