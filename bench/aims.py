@@ -10,7 +10,7 @@ __all__ = ["AIMS", "Aim", "Verdict", "verdicts"]
 
 SQLITE, POSTGRES = "SQLite", "PostgreSQL"
 CODE = (
-    "Most of it is Python code: some 130 calls for a read. After each commit it goes on with cold caches, and takes "
+    "Most of it is Python code: more than 100 calls for a read. After each commit it goes on with cold caches, and takes "
     "half as long again as on a RAM disk; so does the next commit, as the bare commits between work show. Each commit "
     "writes six pages instead of four: positions without AUTOINCREMENT, and steps without an index, would save 15 µs "
     "together. Compiling the modules with Cython or mypyc makes a step 15 to 20 % slower, because larger code is read "
@@ -22,7 +22,7 @@ ROUND_TRIPS = (
     "bare loop: it also moves the head of the run, and maintains two more indexes."
 )
 INTERPRETER = (
-    "The interpreter of one process is busy with Python code, some 130 calls a read, and on SQLite also with the "
+    "The interpreter of one process is busy with Python code, more than 100 calls a read, and on SQLite also with the "
     "commits. A shorter life of a run (some 0.6 ms before and after its ten steps) and C code written by hand would "
     "shorten it; modules compiled with Cython do not. A read as one event, about 9 %, would cost every reader of the "
     "log. Two processes add up."

@@ -69,8 +69,8 @@ TABLES = (
     Table(
         "values",
         "Results of several shapes",
-        "What it takes to check that a result is JSON, which no encoder changes, and to encode it; beside encoding it "
-        "with msgspec alone, which takes anything. Then the CPU of a read that returns it: the "
+        "The time to check that a result will be decoded unchanged, and to encode it; and the time to encode it with "
+        "msgspec alone, which checks nothing. Then the CPU of a read that returns it: the "
         "code gets what was recorded, converted to the annotated type. Results over 8 KB are stored as blobs.",
         [
             Column("check and encode, µs", "recorded"),

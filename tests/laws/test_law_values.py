@@ -231,8 +231,8 @@ def test_a_long_list_of_fractions_is_not_walked(large: int, monkeypatch: pytest.
 
 @many
 @given(json_values | _anything)
-def test_a_value_is_json_already_or_is_not(value: Any) -> None:
-    """What `canonical_if_json` returns is canonical, and it returns nothing that `canonical` would refuse."""
+def test_json_is_recognised(value: Any) -> None:
+    """`canonical_if_json` returns the same bytes as `canonical`, and None for what `canonical` refuses."""
     found = canonical_if_json(value)
     if outcome(canonical, value) is not None:
         assert found is None

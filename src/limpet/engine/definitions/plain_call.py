@@ -77,13 +77,14 @@ class PlainCall:
         return BoundArguments(encoded, passed)
 
     def _encoded(self, given: dict[str, Any]) -> bytes:
+        """Return arguments as they are recorded. Those that are JSON already are encoded once, without conversion."""
         seem_json = self._take_json and all(map(seems_json, given.values()))
         encoded = canonical_if_json(given) if seem_json else None
         if encoded is None:
             plain = {name: self._codecs[name].plain(value) for name, value in given.items()}
             return canonical(self._without_defaults(plain))
         changed = self._without_defaults(given)
-        return encoded if changed is given or len(changed) == len(given) else canonical(changed)
+        return encoded if len(changed) == len(given) else canonical(changed)
 
     def _without_defaults(self, plain: dict[str, Any]) -> dict[str, Any]:
         """Return JSON arguments without those that equal a default."""

@@ -274,8 +274,9 @@ class Tool(Generic[P, T_co, R_co]):
         """
         if not live and self._plain_names is not None and self._required <= given.keys() <= self._known:
             return (), {name: self._load_alone(name, value) for name, value in given.items()}
-        used = {name: each for name, each in live.items() if given.get(name, each.recorded) == each.recorded}
-        real = {name: _copied(each.value) for name, each in used.items()}
+        real = {
+            name: _copied(each.value) for name, each in live.items() if given.get(name, each.recorded) == each.recorded
+        }
         bound = self._signature.bind_partial()
         bound.arguments.update({name: self._load(name, value) for name, value in given.items() if name not in real})
         bound.arguments.update(real)
@@ -558,9 +559,7 @@ def _register(made: Tool[..., Any, Any]) -> None:
 
 
 def _copied(value: Any) -> Any:
-    """Return lists, tuples and dicts as copies, also inside each other. Other objects stay the same: some cannot be
-    copied.
-    """
+    """Copy lists, tuples and dicts, also inside each other. Other objects stay the same, since some refuse a copy."""
     if type(value) is dict:
         return {key: _copied(each) for key, each in value.items()}
     return type(value)(map(_copied, value)) if type(value) in (list, tuple) else value

@@ -49,8 +49,9 @@ class TypeCodec:
 
     @property
     def takes_json(self) -> bool:
-        """Whether a value that is JSON already is recorded as it is. pydantic refuses some: a dict is not a model. So
-        does a secret: text is none.
+        """Whether a value that is JSON already is recorded without conversion.
+
+        A conversion refuses a dict in place of a pydantic model, and text in place of a secret.
         """
         return self._adapter is None and not self._is_secret
 
@@ -83,9 +84,9 @@ class TypeCodec:
 
     def _encoded_if_json(self, value: object) -> bytes | None:
         """Return a list or dict that is JSON already as canonical JSON; None for a value that must be converted."""
-        return (
-            canonical_if_json(value) if self.takes_json and type(value) in (dict, list) and seems_json(value) else None
-        )
+        if type(value) in (dict, list) and self.takes_json and seems_json(value):
+            return canonical_if_json(value)
+        return None
 
     def _converted(self, value: object) -> Any:
         try:
@@ -169,9 +170,9 @@ class TypeCodec:
 
 
 def seems_json(value: object) -> bool:
-    """Return whether a look at a value, and at the first item of a list, finds nothing but JSON types.
+    """Return whether a value may be JSON, judged by its type and that of a list's first item.
 
-    If not, encoding it first would only take time.
+    This only saves time: `canonical_if_json` decides.
     """
     first = value[0] if type(value) is list and value else None
     return type(value) in _JSON and type(first) in _JSON
