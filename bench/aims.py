@@ -11,10 +11,10 @@ __all__ = ["AIMS", "Aim", "Verdict", "verdicts"]
 SQLITE, POSTGRES = "SQLite", "PostgreSQL"
 CODE = (
     "Most of it is Python code: more than 100 calls for a read. After each commit it goes on with cold caches, and "
-    "takes half as long again as on a RAM disk; so does the next commit, as the bare commits between work show. Each commit "
-    "writes six pages instead of four: positions without AUTOINCREMENT, and steps without an index, would save 15 µs "
-    "together. Compiling the modules with Cython or mypyc makes a step 15 to 20 % slower, because larger code is read "
-    "into cold caches. C code written by hand for sealing and appending could save about 50 µs."
+    "takes half as long again as on a RAM disk; so does the next commit, as the bare commits between work show. Each "
+    "commit writes six pages instead of four: positions without AUTOINCREMENT, and steps without an index, would save "
+    "15 µs together. Compiling the modules with Cython or mypyc makes a step 15 to 20 % slower, because larger code "
+    "is read into cold caches. C code written by hand for sealing and appending could save about 50 µs."
 )
 ROUND_TRIPS = (
     "A server is never called on the event loop, so each commit also switches threads twice, about 150 µs; a driver "
