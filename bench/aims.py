@@ -33,8 +33,8 @@ CHECKS = (
 )
 ONE_WRITER = "SQLite has one writer at a time; PostgreSQL has many."
 TURNS = (
-    "A turn is a whole run with some 4,000 calls on the loop, none of which stands out, and three commits. A reply "
-    "that is committed together with the end of its run would save one of these, some 12 %."
+    "A turn is a whole run with thousands of calls on the loop, none of which stands out, and two commits: of its "
+    "start, and of the reply with the end."
 )
 REPLAY = (
     "The code of the agent runs again: 10,000 awaited calls with some 100 calls each. Handing several recorded "

@@ -121,6 +121,7 @@ GUARANTEES = (
         (
             "tests/laws/test_law_fold.py::test_every_cut_of_a_log_gives_the_same_state",
             "tests/behaviour/replay/test_code_changes.py::test_a_race_has_the_same_winner_on_replay",
+            "tests/behaviour/replay/test_return_order.py::test_racing_calls_return_in_the_same_order_on_replay",
             "tests/behaviour/replay/test_code_changes.py::test_an_unsafe_edit_is_refused_before_any_effect",
             "tests/behaviour/runs/test_turns.py::test_replayed_state_contains_only_what_the_code_has_reached",
             "tests/unit/journal/test_journal.py::test_a_learners_data_is_kept_in_the_snapshot",

@@ -9,12 +9,10 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Seque
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from msgspec import Struct
-
 from limpet.errors import NotFound
-from limpet.events import AnyBody, Event, Head, Payload, Sealed, seal_all
+from limpet.events import AnyBody, Event, Head, Payload, seal_all
 from limpet.events import bodies as b
-from limpet.stores import Appended, Create, Extend, Leg, Missed, RunRow, Store, Taken
+from limpet.stores import Appended, Create, Extend, Leg, Missed, Store, Taken
 from limpet.stores.blobs import Blob
 
 __all__ = ["ConversationWriter", "Entry", "OutgoingMessages", "Summary", "entries", "latest", "replaced"]
@@ -79,9 +77,16 @@ class ConversationWriter:
         events = seal_all(self.head, self.id, bodies, time=now, fence=0, actor=self._actor, codec=codec)
         return Extend(run=self.id, after=self.head, fence=None, events=events)
 
-    def hear(self, row_or_events: RunRow | Sequence[Sealed]) -> None:
-        """Adopt the head that another writer has created."""
-        self.head = row_or_events.head if isinstance(row_or_events, RunRow) else row_or_events[-1].event.head
+    def hear(self, refused: Missed | Taken) -> bool:
+        """Adopt the head that another writer has created, and return whether the append was refused because of that."""
+        match refused:
+            case Missed() if refused.run == self.id:
+                self.head = refused.events[-1].event.head
+            case Taken() if refused.row.id == self.id:
+                self.head = refused.row.head
+            case _:
+                return False
+        return True
 
     def landed(self, leg: Leg) -> None:
         """Note that a leg was written."""
@@ -101,37 +106,18 @@ class ConversationWriter:
         while True:
             leg, seq = self.leg(bodies), self.next
             done = await self._store.append(leg, blobs=blobs)
-            match done:
-                case Appended():
-                    self.landed(leg)
-                    return seq
-                case Taken():
-                    self.hear(done.row)
-                case Missed():
-                    self.hear(done.events)
+            if isinstance(done, Appended):
+                self.landed(leg)
+                return seq
+            self.hear(done)
 
 
-class OutgoingMessages(Struct):
-    """Messages of a run on their way into a conversation. The same leg is sent again until others write first."""
+class OutgoingMessages(NamedTuple):
+    """Messages that a run adds to its conversation."""
 
-    talk: ConversationWriter
     bodies: tuple[AnyBody, ...]
-    said: Callable[[int], AnyBody]
-    """Makes the body for the run's own log from the sequence of the first message."""
-    blobs: tuple[Blob, ...] = ()
-    leg: Leg | None = None
-    note: AnyBody | None = None
-
-    def prepare(self) -> tuple[AnyBody, Leg]:
-        """Return the body for the run's log, and the leg for the conversation."""
-        if self.leg is None or self.note is None:
-            self.leg, self.note = self.talk.leg(self.bodies), self.said(self.talk.next)
-        return self.note, self.leg
-
-    def again(self, news: RunRow | Sequence[Sealed]) -> None:
-        """Prepare again, after others wrote first."""
-        self.talk.hear(news)
-        self.leg = self.note = None
+    note: Callable[[int], AnyBody]
+    """Makes the event for the run's own log from the sequence of the first message."""
 
 
 class Entry(NamedTuple):

@@ -17,7 +17,7 @@ from limpet.clock import SECOND
 from limpet.errors import StoreBusy
 from limpet.events import VOCABULARY, AnyBody, Head, Sealed, seal_all, verify
 from limpet.events import bodies as b
-from limpet.journal.conversation import OutgoingMessages
+from limpet.journal.conversation import ConversationWriter, OutgoingMessages
 from limpet.journal.fair_lock import FairLock
 from limpet.journal.snapshots import Learner, Loaded, LogFolder, fold_log, load_whole, save
 from limpet.policy.checkpoint import snapshot_due
@@ -28,7 +28,11 @@ from limpet.stores import Appended, Extend, Leg, Missed, SendCommands, Store, Ta
 from limpet.stores.blobs import Blob
 from limpet.stores.writes import Claimed, Work, check_leg
 
-__all__ = ["Journal"]
+__all__ = ["Journal", "OnPlaced"]
+
+OnPlaced = Callable[[], object]
+"""Called when the events of an append get their place in the log, before any that are added later. Called again if they
+are refused and get another place."""
 
 FULL_BUFFER = 500
 # How long an event may wait for a flush while a worker sweeps its journals, in microseconds.
@@ -36,14 +40,18 @@ MAX_WAIT = SECOND // 5
 
 
 class _Flight(Struct, frozen=True):
-    """An append in flight, or one that ended with an error: the buffered bodies, then the bodies of one caller."""
+    """An append in flight, or one that ended with an error: what was buffered, then the bodies of one caller."""
 
     events: tuple[Sealed, ...]
-    gathered: tuple[AnyBody, ...]
+    gathered: tuple[AnyBody | OutgoingMessages, ...]
     last: tuple[AnyBody, ...]
     blobs: tuple[Blob, ...]
-    legs: tuple[Leg, ...] = ()
-    """Writes to other runs in the same append."""
+    legs: tuple[Leg, ...]
+    """The caller's writes to other runs in the same append."""
+    messages: Leg | None
+    """The leg of the messages that were buffered."""
+    on_placed: OnPlaced | None
+    """Called when the caller's bodies get their place in the log."""
 
 
 class Journal:
@@ -64,7 +72,9 @@ class Journal:
         self._learner = learner
         self._fold = loaded.fold
         self._ahead = loaded.fold.working.copy()
-        self._buffer: list[AnyBody] = []
+        self._buffer: list[AnyBody | OutgoingMessages] = []
+        self._talk: ConversationWriter | None = None
+        """The conversation to which this run has added messages; None if there is none."""
         self._waits_since: int | None = None
         """Since when events may wait for a flush, in monotonic microseconds; None if no sweep has found any."""
         self._blobs: list[Blob] = []
@@ -120,9 +130,26 @@ class Journal:
         """Buffer an event of a step for the next flush, like `add`: it changes no working state, and has no blobs."""
         self._buffer.append(body)
 
+    def say(self, talk: ConversationWriter, messages: OutgoingMessages, blobs: Sequence[Blob] = ()) -> None:
+        """Buffer messages to the run's conversation for the next flush, like `add`.
+
+        They are written in the same append as the event that notes them here. If others write to the conversation
+        first, they follow those messages. The head of the conversation must be known.
+        """
+        assert talk is self._talk or not self.has_messages
+        _check_types((messages.note(talk.next), *messages.bodies))
+        self._talk = talk
+        self._buffer.append(messages)
+        self._blobs.extend(blobs)
+
     @property
-    def pending(self) -> Sequence[AnyBody]:
-        """Bodies that were added and are not known to be stored."""
+    def has_messages(self) -> bool:
+        """Whether messages were added that are not known to be stored."""
+        return self._talk is not None and any(isinstance(each, OutgoingMessages) for each in self.pending)
+
+    @property
+    def pending(self) -> Sequence[AnyBody | OutgoingMessages]:
+        """Bodies and messages that were added and are not known to be stored."""
         return (*(self._flight.gathered if self._flight is not None else ()), *self._buffer)
 
     @property
@@ -151,8 +178,7 @@ class Journal:
             if self._flight is None and self._buffer and not self._blobs:
                 # The usual case, sent once: the events change nothing but the log, and no others came first.
                 self._flight = flight = self._take()
-                leg = Extend(run=self.run, after=self.head, fence=self.fence, events=flight.events)
-                if await self._store.extend(leg):
+                if flight.messages is None and await self._store.extend(self._leg(flight)):
                     self._flight = None
                     self._take_in(flight.events)
             if self._flight is not None or self._buffer:
@@ -165,7 +191,7 @@ class Journal:
         self.add(*bodies, blobs=blobs)
         await self.flush()
 
-    async def transact(self, work: Work, *, last_seen: int | None = None) -> None:
+    async def transact(self, work: Work, *, last_seen: int | None = None, on_placed: OnPlaced | None = None) -> None:
         """Commit the writes of `work` on the store's connection together with the events that it returns, or neither.
 
         See `Store.transact`. After ConnectionLost it is unknown whether this was committed; `refresh` shows it. With
@@ -183,6 +209,8 @@ class Journal:
                 raise StoreBusy(
                     reason=f"others wrote to {self.run} first", fix="Retry: call `refresh` and decide again."
                 )
+            if on_placed is not None:
+                on_placed()
             done = await self._store.transact(
                 self.run,
                 after=self.head,
@@ -195,7 +223,9 @@ class Journal:
             self._take_in(done.events)
             self._check([sealed.body for sealed in done.events], keep=True)
 
-    async def append_together(self, *bodies: AnyBody, legs: Sequence[Leg], blobs: Sequence[Blob] = ()) -> Taken | None:
+    async def append_together(
+        self, *bodies: AnyBody, legs: Sequence[Leg], blobs: Sequence[Blob] = (), on_placed: OnPlaced | None = None
+    ) -> Taken | None:
         """Append events to this run and, in the same transaction, the `legs` for other runs: both or neither.
 
         If a run to be created already exists, nothing is written, and this returns `Taken`.
@@ -203,37 +233,13 @@ class Journal:
         _check_types(bodies, legs)
         bodies = self._check(bodies)
         async with self._lock:
-            done = await self._send_last(bodies, tuple(legs), blobs)
-            while isinstance(done, Missed):
-                done = await self._send_last(bodies, tuple(legs), ())  # The blobs are already buffered.
+            done = await self._send_last(bodies, tuple(legs), blobs, on_placed=on_placed)
+            while isinstance(done, Missed):  # The blobs are already buffered.
+                done = await self._send_last(bodies, tuple(legs), (), on_placed=on_placed)
             if isinstance(done, Taken):
                 return done
             self._check(bodies, keep=True)
             return None
-
-    async def say(self, saying: OutgoingMessages) -> None:
-        """Append to a conversation, and record that in this run, in one transaction. Retry if others write there first.
-
-        Repeating it after an error, with the same object, is safe.
-        """
-        await saying.talk.look()
-        blobs: Sequence[Blob] = saying.blobs
-        async with self._lock:
-            while True:
-                note, leg = saying.prepare()
-                _check_types((note,), (leg,))
-                done = await self._send_last((note,), (leg,), blobs)
-                blobs = ()  # The blobs are already buffered.
-                match done:
-                    case Appended():
-                        saying.talk.landed(leg)
-                        return
-                    case Taken():
-                        saying.again(done.row)
-                    case Missed() if done.run == saying.talk.id:
-                        saying.again(done.events)
-                    case _:
-                        pass
 
     async def append_with_command(
         self, *bodies: AnyBody, leg: SendCommands, last_seen: int | None = None, blobs: Sequence[Blob] = ()
@@ -254,7 +260,12 @@ class Journal:
                     return isinstance(done, Appended)
 
     async def append_if_current(
-        self, *bodies: AnyBody, last_seen: int, blobs: Sequence[Blob] = (), legs: Sequence[Leg] = ()
+        self,
+        *bodies: AnyBody,
+        last_seen: int,
+        blobs: Sequence[Blob] = (),
+        legs: Sequence[Leg] = (),
+        on_placed: OnPlaced | None = None,
     ) -> bool:
         """Append the buffered events and then these, unless others wrote events after `last_seen`.
 
@@ -263,12 +274,17 @@ class Journal:
         """
         _check_types(bodies, legs)
         async with self._lock:
-            done = await self._send_last(bodies, tuple(legs), blobs, last_seen)
+            done = await self._send_last(bodies, tuple(legs), blobs, last_seen, on_placed)
             assert not isinstance(done, Taken), "legs of append_if_current create no runs"
             return isinstance(done, Appended)
 
     async def _send_last(
-        self, bodies: tuple[AnyBody, ...], legs: tuple[Leg, ...], blobs: Sequence[Blob], last_seen: int | None = None
+        self,
+        bodies: tuple[AnyBody, ...],
+        legs: tuple[Leg, ...],
+        blobs: Sequence[Blob],
+        last_seen: int | None = None,
+        on_placed: OnPlaced | None = None,
     ) -> Appended | Missed | Taken | None:
         """Send the buffer, then these bodies. If exactly these were sent and the reply was lost, repeat that append."""
         landed = next((each for each in self._landed if each is bodies[0]), None)
@@ -284,7 +300,7 @@ class Journal:
         if last_seen is not None and last_seen < self.last_seen:
             return None
         self._blobs.extend(blobs)
-        return await self._send(self._take(bodies, legs))
+        return await self._send(self._take(bodies, legs, on_placed))
 
     async def refresh(self) -> None:
         """Fold events that others wrote, without writing anything."""
@@ -305,11 +321,9 @@ class Journal:
         """After LeaseLost, store the events that could not be written, as late results outside the log."""
         async with self._lock:
             flight, self._flight = self._flight or self._take(), None
-            rest = self._seal(self._buffer)
-            self._buffer.clear()
-            if flight.events or rest:
-                await self._store.keep_late(flight.events + rest, blobs=(*flight.blobs, *self._blobs))
-            self._blobs.clear()
+            rest = self._take()
+            if flight.events or rest.events:
+                await self._store.keep_late(flight.events + rest.events, blobs=(*flight.blobs, *rest.blobs))
 
     @property
     def is_snapshot_due(self) -> bool:
@@ -358,17 +372,25 @@ class Journal:
             self._ahead = ahead
         return checked
 
-    def _take(self, last: tuple[AnyBody, ...] = (), legs: tuple[Leg, ...] = ()) -> _Flight:
+    def _take(
+        self, last: tuple[AnyBody, ...] = (), legs: tuple[Leg, ...] = (), on_placed: OnPlaced | None = None
+    ) -> _Flight:
         """Seal the buffer, then the given bodies."""
         gathered, blobs = tuple(self._buffer), tuple(self._blobs)
         self._waits_since = None
         self._buffer.clear()
         self._blobs.clear()
-        return _Flight(self._seal((*gathered, *last)), gathered, last, blobs, legs)
-
-    def _seal(self, bodies: Sequence[AnyBody]) -> tuple[Sealed, ...]:
+        bodies, messages = _addressed(gathered, self._talk)
         now, codec = self._now(), self._store.codec
-        return seal_all(self.head, self.run, bodies, time=now, fence=self.fence, actor=self._actor, codec=codec)
+        events = seal_all(
+            self.head, self.run, (*bodies, *last), time=now, fence=self.fence, actor=self._actor, codec=codec
+        )
+        if on_placed is not None:
+            on_placed()
+        return _Flight(events, gathered, last, blobs, legs, messages, on_placed)
+
+    def _leg(self, flight: _Flight) -> Extend:
+        return Extend(run=self.run, after=self.head, fence=self.fence, events=flight.events)
 
     async def _flush(self) -> None:
         while self._flight or self._buffer:
@@ -383,19 +405,26 @@ class Journal:
             self._landed.append(flight.last[0])
 
     async def _send(self, flight: _Flight) -> Appended | Missed | Taken:
-        """Send once, and fold what was written: these events, or those that others wrote first.
+        """Send, and fold what was written: these events, or those that others wrote first.
 
-        Buffered bodies that were not written return to the buffer.
+        Buffered bodies that were not written return to the buffer. If others wrote to the conversation first, this
+        sends everything again, with the messages after theirs.
         """
-        self._flight = flight
-        leg = Extend(run=self.run, after=self.head, fence=self.fence, events=flight.events)
-        done = await self._store.append(leg, *flight.legs, blobs=flight.blobs)
-        self._flight = None
-        if isinstance(done, Appended):
-            self._take_in(flight.events)
-            return done
-        self._buffer[:0] = flight.gathered
-        self._blobs[:0] = flight.blobs
+        while True:
+            self._flight = flight
+            legs = flight.legs if flight.messages is None else (flight.messages, *flight.legs)
+            done = await self._store.append(self._leg(flight), *legs, blobs=flight.blobs)
+            self._flight = None
+            if isinstance(done, Appended):
+                if self._talk is not None and flight.messages is not None:
+                    self._talk.landed(flight.messages)
+                self._take_in(flight.events)
+                return done
+            self._buffer[:0] = flight.gathered
+            self._blobs[:0] = flight.blobs
+            if self._talk is None or not self._talk.hear(done):
+                break
+            flight = self._take(flight.last, flight.legs, flight.on_placed)
         if isinstance(done, Missed) and done.run == self.run:
             self._hear(done.events)
         return done
@@ -410,7 +439,8 @@ class Journal:
         if any(isinstance(sealed.body, _CHANGING) for sealed in events):
             self._ahead = self._fold.working.copy()
             for body in self.pending:
-                _look_ahead(self._ahead, body)
+                if not isinstance(body, OutgoingMessages):
+                    _look_ahead(self._ahead, body)
 
     def _take_in(self, events: Sequence[Sealed]) -> None:
         fold, learner = self._fold, self._learner
@@ -436,6 +466,22 @@ def _check_types(bodies: Sequence[AnyBody], legs: Sequence[Leg] = ()) -> None:
         VOCABULARY.check(body)
     for leg in legs:
         check_leg(leg)
+
+
+def _addressed(
+    gathered: Sequence[AnyBody | OutgoingMessages], talk: ConversationWriter | None
+) -> tuple[Sequence[AnyBody], Leg | None]:
+    """Return the bodies for the run's log, and the leg of the messages among what was buffered."""
+    if talk is None:  # the usual case
+        return gathered, None  # type: ignore[return-value] # There are no messages.
+    bodies, messages = list[AnyBody](), list[AnyBody]()
+    for each in gathered:
+        if isinstance(each, OutgoingMessages):
+            bodies.append(each.note(talk.next + len(messages)))
+            messages += each.bodies
+        else:
+            bodies.append(each)
+    return bodies, talk.leg(messages) if messages else None
 
 
 _CHANGING = (b.StatePatched, b.ArtifactStored, b.RiskFlagged, b.BudgetExtended)

@@ -64,6 +64,7 @@ from limpet.llm.tools import (
     unchanged_result,
 )
 from limpet.llm.transcript import NO_RESULT, StoredMessage, content_of, is_object, record_of, reply_of
+from limpet.policy.checkpoint import Moment
 from limpet.policy.retry import Retry
 
 __all__ = ["LLM", "Ask", "Choose", "cost_of", "llm_agent"]
@@ -343,7 +344,7 @@ class _Loop:
         reference = self._reference(made.prompt, made.choice.chosen.ranges, context)
 
         if self._llm.choose is ask_model:
-            # Nothing uses the reply before `_record_reply` appends it together with the message.
+            # Nothing uses the reply before it is stored together with its message; see `_record_reply`.
             return await self._ask("model", made.prompt, reference, is_flushed=False)
 
         async def ask(request: Prompt) -> Reply:
@@ -404,7 +405,9 @@ class _Loop:
         kept = self._without_altered_thoughts(reply)
         whole = record_of(kept, "") if calls and kept.thoughts is not None else None
         added = [self._conversation.message("assistant", content, reply=whole)]
-        await self._conversation.put_all(name, self._x.find(name, b.MessageSaid), added)
+        # Nothing comes between an answer and the end of the run, which stores both.
+        moment: Moment | None = "say_returns" if calls else None
+        await self._conversation.put_all(name, self._x.find(name, b.MessageSaid), added, moment)
         chosen = ", ".join(call.name for call in calls) or "answer"
         over = list(dict.fromkeys(["answer", *self._tools, chosen]))
         why = reply.text[:500] or "it did not say" if calls else "it has an answer"  # its text is in the message

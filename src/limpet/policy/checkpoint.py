@@ -5,9 +5,11 @@ from typing import Literal
 __all__ = ["Moment", "Strategy", "flushed_moments", "snapshot_due"]
 
 Strategy = Literal["every_step", "every_iteration", "on_state_change"]
-Moment = Literal["effect_returns", "step_returns", "model_returns", "blob_returns", "turn_ends", "patch_returns"]
+Moment = Literal[
+    "effect_returns", "step_returns", "model_returns", "blob_returns", "say_returns", "turn_ends", "patch_returns"
+]
 
-_ALWAYS: frozenset[Moment] = frozenset({"effect_returns", "model_returns", "blob_returns"})
+_ALWAYS: frozenset[Moment] = frozenset({"effect_returns", "model_returns", "blob_returns", "say_returns"})
 _ALSO: dict[Strategy, frozenset[Moment]] = {
     "every_step": frozenset({"step_returns", "turn_ends"}),
     "every_iteration": frozenset({"turn_ends"}),
@@ -20,8 +22,8 @@ LONGEST_TAIL = 2_000
 
 
 def flushed_moments(strategy: Strategy) -> frozenset[Moment]:
-    """Return the moments at which the code waits for the disk: always when an effect, a paid model call or a large
-    result returns.
+    """Return the moments at which the code waits for the disk: always when an effect, a paid model call, a large result
+    or a message returns.
 
     Before an effect leaves the process, and when a run parks or ends, the log is always flushed; that needs no
     decision.

@@ -119,10 +119,42 @@ async def test_a_start_continues_after_what_other_processes_wrote_or_deleted(tmp
         assert (await one.verify()).conversations == 1
 
 
+async def test_runs_that_answer_in_one_conversation_at_the_same_time_all_have_their_reply(tmp_path: Path) -> None:
+    """Each reply is written together with the end of its run, after what the others have said meanwhile."""
+    agent = limpet.llm_agent("ends_together", model=ECHO, instructions="Talk.")
+    async with limpet.open(f"sqlite:///{tmp_path}/limpet.db", agents=[agent]) as app:
+        handles = [await app.start(agent, f"m{n}", conversation="c") for n in range(8)]
+        results = [await each.result() for each in handles]
+        said = await app.messages("c")
+        assert sorted(each.text for each in said if each.role == "assistant") == sorted(results)
+        assert len(said) == 16
+        assert [(await app.replay(each.id)).value for each in handles] == results
+        assert (await app.verify()).conversations == 1
+
+
+async def test_a_run_that_is_cancelled_with_its_answer_keeps_the_answer() -> None:
+    """The model has answered, and was paid for it."""
+    apps: list[limpet.App] = []
+
+    async def replies(request: Prompt) -> str:  # noqa: ARG001
+        await apps[0].cancel("r", reason="enough")
+        return "done"
+
+    agent = limpet.llm_agent("ends_cancelled", model=ScriptedModel(replies), instructions="Talk.")
+    async with testing.app(agent) as app:
+        apps.append(app)
+        await app.start(agent, "hi", id="r", conversation="c")
+        await app.settle()
+        assert (await app.store.get("r")).status == "cancelled"
+        assert await texts(app) == ["hi", "done"]
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("kind", ["step.started", "step.completed", "message.said", "run.completed"])
 async def test_a_reply_and_its_message_are_stored_together(when: Any, kind: str) -> None:
-    """A crash before that asks the model again; after it, never. The reply is too large to be inline in its event."""
+    """An answer also with the end of its run. A crash before that asks the model again; after it, never. The reply is
+    too large to be inline in its event.
+    """
     asked: list[str] = []
 
     def replies(request: Prompt) -> str:
@@ -134,7 +166,7 @@ async def test_a_reply_and_its_message_are_stored_together(when: Any, kind: str)
         app.crash_at(when, kind)
         assert await app.run(agent, "hi", id="r", conversation="c") == "a long reply " * 2_000
         assert app.crashes == 1
-        assert len(asked) == (1 if when == "after" or kind == "run.completed" else 2)
+        assert len(asked) == (1 if when == "after" else 2)
         kinds = [event.kind async for event in (await app.get("r")).events()]
         completed = kinds.index("step.completed")
         assert kinds[completed + 1] == "message.said"

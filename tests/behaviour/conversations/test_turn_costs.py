@@ -142,8 +142,8 @@ async def test_a_turn_reads_decodes_and_counts_only_new_messages(tmp_path: Path)
                 assert found["counted"] == 2
 
 
-async def test_a_turn_has_three_appends_and_one_query(tmp_path: Path) -> None:
-    """Appends: the run with the user's message, the reply with its message, and the end. The query reads the end of
+async def test_a_turn_has_two_appends_and_one_query(tmp_path: Path) -> None:
+    """Appends: the run with the user's message; the reply with its message and the end. The query reads the end of
     the conversation and the new messages together. Only the user's message and a new reply are compressed, although
     each is recorded several times, and the function of a model call is not inspected again.
     """
@@ -153,7 +153,7 @@ async def test_a_turn_has_three_appends_and_one_query(tmp_path: Path) -> None:
             await turn(app)
             for number in range(3):
                 found = await turn(app, f"{number} {KILOBYTE}")
-                assert (found["appends"], found["queries"]) == (3, 1)
+                assert (found["appends"], found["queries"]) == (2, 1)
                 assert (found["packed"], found["inspected"]) == (1, 0)
 
 

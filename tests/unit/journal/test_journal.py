@@ -11,11 +11,11 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from limpet.clock import SECOND, FrozenClock
-from limpet.errors import InvalidArgument, InvalidPatch, LeaseLost, NewerVersion, StoreUnavailable, Tampered
+from limpet.errors import InvalidArgument, InvalidPatch, LeaseLost, NewerVersion, NotFound, StoreUnavailable, Tampered
 from limpet.events import AnyBody, Codec, Event, PlanItem, Revision, StatePatch, Wait, canonical, inline, parse
 from limpet.events import bodies as b
 from limpet.events.values import encode
-from limpet.journal import Journal, load, load_whole, verify_run
+from limpet.journal import ConversationWriter, Journal, OutgoingMessages, load, load_whole, verify_run
 from limpet.journal.journal import MAX_WAIT
 from limpet.journal.snapshots import save
 from limpet.state import Fold, fold
@@ -574,3 +574,98 @@ async def test_events_that_could_not_be_decoded_are_refused(world: World) -> Non
     await journal.append(started(1))
     await verify_run(world.store, "r1")
     assert [event.kind async for event in world.store.log("r1")][-1] == "step.started"
+
+
+def talk_of(world: World) -> ConversationWriter:
+    """Return a writer to the conversation "c"."""
+    return ConversationWriter(world.store, "c", world.clock.now, "w1", b.ConversationCreated())
+
+
+def said(text: str) -> b.MessageAdded:
+    """Return a message."""
+    return b.MessageAdded(message=text, role="user", content=inline(text))
+
+
+def outgoing(*texts: str) -> OutgoingMessages:
+    """Return messages on their way, and the event that notes them."""
+    name = f"say:{texts[0]}"
+    return OutgoingMessages(
+        tuple(map(said, texts)),
+        lambda seq: b.MessageSaid(name=name, conversation="c", message=seq, count=len(texts)),
+    )
+
+
+async def conversation(world: World) -> list[str]:
+    """Return the texts of the conversation "c"."""
+    found = [world.store.decode(event) async for event in world.store.log("c")]
+    return [each.content.value() for each in found if isinstance(each, b.MessageAdded)]
+
+
+async def noted(world: World) -> list[tuple[str, int, int]]:
+    """Return what the run's log notes of messages: name, first sequence and count."""
+    found = [world.store.decode(event) async for event in world.store.log("r1")]
+    return [(each.name, each.message, each.count) for each in found if isinstance(each, b.MessageSaid)]
+
+
+@pytest.mark.parametrize("exists", [True, False])
+async def test_buffered_messages_follow_those_that_others_wrote_first(world: World, exists: bool) -> None:
+    """The caller's events get another place in the log of the run, too."""
+    journal, talk, placed = await journal_of(world), talk_of(world), list[int]()
+    if exists:
+        await talk_of(world).append(said("first"))
+    await talk.look()
+    journal.say(talk, outgoing("a"))
+    journal.say(talk, outgoing("b", "c"))
+    journal.add(started(1))
+    await talk_of(world).append(said("meanwhile"))
+    assert journal.has_messages
+    assert await journal.append_if_current(
+        completed(1), last_seen=journal.last_seen, on_placed=lambda: placed.append(journal.head.seq)
+    )
+    assert placed == [2, 2]
+    assert not journal.has_messages
+    before = ["first", "meanwhile"] if exists else ["meanwhile"]
+    assert await conversation(world) == [*before, "a", "b", "c"]
+    seq = len(before) + 2
+    assert await noted(world) == [("say:a", seq, 1), ("say:b", seq + 1, 2)]
+    assert (await world.kinds())[2:] == ["message.said", "message.said", "step.started", "step.completed"]
+    assert talk.head == (await world.store.get("c")).head
+    assert journal.state == fold(await world.log())
+
+
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("keeping", [True, False])
+async def test_messages_whose_reply_was_lost_are_written_once(
+    world: World, backend: LosesReplies, exists: bool, keeping: bool
+) -> None:
+    journal, talk = await journal_of(world), talk_of(world)
+    if exists:
+        await talk_of(world).append(said("first"))
+    await talk.look()
+    journal.say(talk, outgoing("a"))
+    backend.losing, backend.keeping = 1, keeping
+    with pytest.raises(StoreUnavailable):
+        await journal.flush()
+    await world.store.reopen()
+    assert journal.has_messages
+    await talk.look()
+    journal.say(talk, outgoing("b"))
+    await journal.flush()
+    assert (await conversation(world))[exists:] == ["a", "b"]
+    assert [name for name, _, _ in await noted(world)] == ["say:a", "say:b"]
+
+
+async def test_messages_of_a_lost_run_are_noted_as_late_and_not_said(world: World) -> None:
+    journal, talk = await journal_of(world), talk_of(world)
+    world.advance("11s")
+    await world.worker("w2")
+    await world.claim("w2")
+    await talk.look()
+    journal.say(talk, outgoing("a"))
+    with pytest.raises(LeaseLost):
+        await journal.flush()
+    journal.say(talk, outgoing("b"))
+    await journal.keep_late()
+    assert [late.event.kind for late in await world.store.late("r1")] == ["message.said", "message.said"]
+    with pytest.raises(NotFound):
+        await world.store.get("c")

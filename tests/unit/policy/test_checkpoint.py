@@ -15,9 +15,9 @@ from limpet.policy.checkpoint import (
 )
 
 WAITS: dict[Strategy, set[Moment]] = {
-    "every_step": {"effect_returns", "model_returns", "blob_returns", "step_returns", "turn_ends"},
-    "every_iteration": {"effect_returns", "model_returns", "blob_returns", "turn_ends"},
-    "on_state_change": {"effect_returns", "model_returns", "blob_returns", "patch_returns"},
+    "every_step": {"effect_returns", "model_returns", "blob_returns", "say_returns", "step_returns", "turn_ends"},
+    "every_iteration": {"effect_returns", "model_returns", "blob_returns", "say_returns", "turn_ends"},
+    "on_state_change": {"effect_returns", "model_returns", "blob_returns", "say_returns", "patch_returns"},
 }
 
 
@@ -27,9 +27,9 @@ def test_each_strategy_flushes_at_its_moments(strategy: Strategy) -> None:
 
 
 @pytest.mark.parametrize("strategy", get_args(Strategy))
-@pytest.mark.parametrize("moment", ["effect_returns", "model_returns", "blob_returns"])
+@pytest.mark.parametrize("moment", ["effect_returns", "model_returns", "blob_returns", "say_returns"])
 def test_effects_and_model_calls_always_flush(strategy: Strategy, moment: Moment) -> None:
-    """The moments are the return of an effect and of a model call."""
+    """The moments are the return of an effect, of a model call, of a large result and of a message."""
     assert moment in flushed_moments(strategy)
 
 

@@ -85,6 +85,11 @@ class Recorder:
             except (ConnectionLost, StoreBusy):
                 await self._clock.sleep(SECOND)
 
+    async def load(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Return what the store returns, for a call that has had its turn to return: others wait for it."""
+        with self._return_order.loading():
+            return await self.retry_store(ask)
+
     async def append(self, body: AnyBody) -> None:
         """Append an event, durably."""
         self._journal.add(body)
@@ -158,4 +163,4 @@ class Recorder:
         """Return the value of a payload, inline or in a blob."""
         if payload is None:
             return None
-        return payload.value() if payload.is_inline else await self.retry_store(lambda: self._store.unpack(payload))
+        return payload.value() if payload.is_inline else await self.load(lambda: self._store.unpack(payload))

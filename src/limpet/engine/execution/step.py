@@ -7,6 +7,7 @@ from msgspec import Raw, Struct
 
 from limpet.engine.definitions.call_context import Call
 from limpet.engine.definitions.tools import LiveArgument, Tool
+from limpet.engine.replay.return_order import DeferredTicket
 from limpet.events import Payload
 from limpet.events import bodies as b
 from limpet.events.values import decode
@@ -61,6 +62,8 @@ class Step(Struct):
     """Arguments whose recorded form differs from the value in the code."""
     result: Payload | None = None
     """The result that was packed here last, inline."""
+    ticket: DeferredTicket | None = None
+    """Ticket of an end that was not buffered."""
 
     @property
     def args(self) -> dict[str, Any]:

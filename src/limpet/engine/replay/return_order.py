@@ -7,10 +7,11 @@ result is always the next, and its next call shows that it has received the last
 
 import asyncio
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import count
 
-__all__ = ["ReturnOrder"]
+__all__ = ["DeferredTicket", "ReturnOrder"]
 
 # Iterations of the event loop without a call; enough for a result to pass through some layers of tasks.
 QUIET = 10
@@ -27,6 +28,8 @@ class ReturnOrder:
         self._issued: dict[int, None] = {}
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._is_received = True
+        self._on_the_way = 0
+        """Number of results that have had their turn and are still being loaded."""
         self._quiet = 0
         self._is_scheduled = False
 
@@ -37,7 +40,7 @@ class ReturnOrder:
     @property
     def is_busy(self) -> bool:
         """Whether a call is about to return."""
-        return bool(self._waiting or self._issued)
+        return bool(self._waiting or self._issued or self._on_the_way)
 
     def cancel_all(self) -> None:
         """Cancel the calls that wait for their turn."""
@@ -55,6 +58,10 @@ class ReturnOrder:
         self._issued[ticket] = None
         return ticket
 
+    def defer_ticket(self) -> "DeferredTicket":
+        """Return a ticket for an end that gets its place in the log when it is sent."""
+        return DeferredTicket(self)
+
     def cancel_ticket(self, ticket: int) -> None:
         """Remove the ticket of a cancelled call."""
         if self._issued.pop(ticket, 0) is None and self._waiting:
@@ -65,12 +72,27 @@ class ReturnOrder:
         if self._recorded and self._recorded[-1] == end:
             self._recorded.pop()
 
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Let no other call return while the result of one that has had its turn is loaded."""
+        self._on_the_way += 1
+        try:
+            yield
+        finally:
+            self._arrive()
+
+    def _arrive(self) -> None:
+        self._on_the_way -= 1
+        self._quiet = 0
+        if self._waiting:
+            self._schedule()
+
     def take_turn(self, ticket: int) -> bool:
         """Let an end return if it is its turn now, and return whether it is.
 
         A recorded end is given by its sequence, a live one by its ticket.
         """
-        if not self._is_received or self._waiting:
+        if not self._is_received or self._waiting or self._on_the_way:
             return False
         recorded = self._recorded
         if recorded and ticket == recorded[-1]:  # The usual case on replay.
@@ -96,7 +118,10 @@ class ReturnOrder:
         except asyncio.CancelledError:
             self._waiting = [each for each in self._waiting if each[1] is not turn]
             self.cancel_ticket(ticket)
+            if not turn.cancelled():
+                self._arrive()
             raise
+        self._arrive()
 
     def _is_first_issued(self, ticket: int) -> bool:
         return ticket < LIVE or ticket == next(iter(self._issued))
@@ -118,12 +143,39 @@ class ReturnOrder:
         """Run once per iteration of the event loop, while a call waits whose predecessors have returned."""
         self._is_scheduled = False
         self._quiet += 1
-        if not self._waiting or not self._is_first_issued(self._waiting[0][0]):
+        if not self._waiting or self._on_the_way or not self._is_first_issued(self._waiting[0][0]):
             return
         if self._quiet >= QUIET:
             ticket, turn = self._waiting.pop(0)
             self._let_return(ticket)
             if not turn.done():
+                self._on_the_way += 1  # until `wait_turn` goes on
                 turn.set_result(None)
         if self._waiting:
             self._schedule()
+
+
+class DeferredTicket:
+    """A ticket for an end that is not buffered, but gets its place in the log when it is sent."""
+
+    __slots__ = ("_number", "_order")
+
+    def __init__(self, order: ReturnOrder) -> None:
+        self._order = order
+        self._number = 0
+
+    def issue(self) -> None:
+        """Issue the ticket, or a new one if the end was refused and is sent again, after others."""
+        self.cancel()
+        self._number = self._order.issue_ticket()
+
+    def take(self) -> int:
+        """Return the ticket, issued now if it was not."""
+        if not self._number:
+            self.issue()
+        return self._number
+
+    def cancel(self) -> None:
+        """Cancel the ticket if it was issued and not used."""
+        self._order.cancel_ticket(self._number)
+        self._number = 0

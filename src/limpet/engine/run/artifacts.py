@@ -47,7 +47,7 @@ class Artifacts:
         payload = x.memory.artifacts.get(artifact)
         if payload is None or isinstance(payload.blob, UnsetType):
             raise NotFound(what="artifact", id=artifact)
-        return await x.recorder.retry_store(lambda: read_whole(x.kit.store, payload))
+        return await x.recorder.load(lambda: read_whole(x.kit.store, payload))
 
     async def _store(
         self, name: str, data: bytes | str | Path, what: tuple[str, str], number: int | None

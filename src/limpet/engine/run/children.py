@@ -36,6 +36,7 @@ from limpet.errors import (
 from limpet.events import Failure, Limits, Lineage, Payload, StatePatch, digest
 from limpet.events import bodies as b
 from limpet.ids import LONGEST_ID, check_id
+from limpet.journal import OnPlaced
 from limpet.policy import budget as budgets
 from limpet.stores import Create, Taken
 
@@ -228,8 +229,14 @@ class Children:
         await recall_late(x, sent.name)
         if record is None:
             agent = await self._resolve(sent.agent)
-            await self._create(agent, sent, CallOptions("start", id=None if id is None else check_id(id)))
-            await x.recorder.finish(x.return_order.issue_ticket())
+            ticket = x.return_order.defer_ticket()
+            try:
+                how = CallOptions("start", id=None if id is None else check_id(id))
+                await self._create(agent, sent, how, on_placed=ticket.issue)
+            except BaseException:
+                ticket.cancel()
+                raise
+            await x.recorder.finish(ticket.take())
             called = x.history.records[sent.name].opened
             assert isinstance(called, b.AgentCalled)
         else:
@@ -265,7 +272,9 @@ class Children:
             error.add_note(failure.traceback.rstrip())
         return error
 
-    async def _create(self, agent: Agent[Any, Any], sent: OutgoingCall, how: CallOptions) -> None:
+    async def _create(
+        self, agent: Agent[Any, Any], sent: OutgoingCall, how: CallOptions, on_placed: OnPlaced | None = None
+    ) -> None:
         """Record the call and create its run in one append."""
         x, name, mode = self._x, sent.name, how.mode
         plain = agent.dump_json(sent.plain) if isinstance(sent.agent, str) else sent.plain
@@ -313,7 +322,7 @@ class Children:
             artifacts=tuple(how.artifacts),
             versions={} if isinstance(sent.agent, str) else dict(agent.input_codec.versions),
         )
-        while not await self._append(called, created, blobs, is_own=how.id is not None):
+        while not await self._append(called, created, blobs, is_own=how.id is not None, on_placed=on_placed):
             x.children += 1
             called = replace(called, run=_child_id(x.run, agent.name, x.children))
 
@@ -345,7 +354,13 @@ class Children:
         )
 
     async def _append(
-        self, called: b.AgentCalled, created: b.RunCreated, blobs: Sequence[Any], *, is_own: bool
+        self,
+        called: b.AgentCalled,
+        created: b.RunCreated,
+        blobs: Sequence[Any],
+        *,
+        is_own: bool,
+        on_placed: OnPlaced | None,
     ) -> bool:
         """Record the call and create the run in one append. Returns False if another run already has the generated id.
 
@@ -358,10 +373,12 @@ class Children:
         try:
             with x.gate.work():
                 taken = await x.recorder.write_until_stored(
-                    lambda: x.journal.append_together(called, legs=[leg], blobs=blobs)
+                    lambda: x.journal.append_together(called, legs=[leg], blobs=blobs, on_placed=on_placed)
                 )
                 if taken is not None and is_own:
                     self._check_same(taken, created, child)
+                    if on_placed is not None:
+                        on_placed()
                     await x.recorder.append(called)
         finally:
             x.lent.pop(child, None)

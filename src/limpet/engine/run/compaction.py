@@ -196,10 +196,10 @@ class RunCompaction:
         head = await conversation.head(begun, x.find(begun, b.ValueRecorded))
         if not head:
             return False
-        talk = await x.recorder.retry_store(lambda: read_talk(x.kit.store, conversation.id, head))
+        talk = await x.recorder.load(lambda: read_talk(x.kit.store, conversation.id, head))
         if step not in x.history.records and not self._is_due(talk, above):
             return False
-        old, messages = await x.recorder.retry_store(lambda: old_messages(x.kit.store, talk, keep, summariser.room))
+        old, messages = await x.recorder.load(lambda: old_messages(x.kit.store, talk, keep, summariser.room))
         if not old:
             return False
         reference = {"conversation": conversation.id, "head": head, **summariser.reference(messages)}

@@ -15,6 +15,7 @@ from limpet.events import Head, Payload, digest
 from limpet.events import bodies as b
 from limpet.ids import LONGEST_ID
 from limpet.journal import ConversationWriter, Entry, OutgoingMessages, Summary, latest, replaced
+from limpet.policy.checkpoint import Moment
 from limpet.stores import Leg, Store
 from limpet.stores.blobs import MESSAGE_INLINE, Blob
 from limpet.times import to_datetime
@@ -125,30 +126,36 @@ class RunConversation:
         record: Record | None,
         messages: Sequence[b.MessageAdded | b.ConversationCompacted],
         blobs: Sequence[Blob],
-    ) -> int:
-        """Append messages together with the run's own event, and return the sequence of the first one."""
+        moment: Moment | None = "say_returns",
+    ) -> None:
+        """Append messages together with the run's own event.
+
+        Without `moment`, they are written with the next events of the run.
+        """
         x = self._x
         await x.gate.wait_until_open()
         if record is not None:
-            return (await x.recorder.recall(record, b.MessageSaid)).message
+            await x.recorder.recall(record, b.MessageSaid)
+            return
         await x.check_new(name)
 
-        def said(seq: int) -> b.MessageSaid:
+        def note(seq: int) -> b.MessageSaid:
             return b.MessageSaid(name=name, conversation=self.id, message=seq, count=len(messages))
 
-        saying = OutgoingMessages(self._writer, tuple(messages), said, tuple(blobs))
-        with x.gate.work():
-            await x.recorder.write_until_stored(lambda: x.journal.say(saying))
-        await x.recorder.snapshot()
-        await x.recorder.finish(x.return_order.issue_ticket())
-        assert isinstance(saying.note, b.MessageSaid)
-        return saying.note.message
+        await x.recorder.write_until_stored(self._writer.look)
+        x.journal.say(self._writer, OutgoingMessages(tuple(messages), note), blobs)
+        await x.recorder.finish(x.return_order.issue_ticket(), moment)
 
     async def put_all(
-        self, name: str, record: Record | None, added: Sequence[tuple[b.MessageAdded, Sequence[Blob]]]
+        self,
+        name: str,
+        record: Record | None,
+        added: Sequence[tuple[b.MessageAdded, Sequence[Blob]]],
+        moment: Moment | None = "say_returns",
     ) -> None:
-        """Append messages, each with its blobs."""
-        await self.put(name, record, [message for message, _ in added], [blob for _, blobs in added for blob in blobs])
+        """Append messages, each with its blobs; see `put`."""
+        blobs = [blob for _, each in added for blob in each]
+        await self.put(name, record, [message for message, _ in added], blobs, moment)
 
     def summary(
         self, text: str, gone: Collection[int], shown: Iterable[int], summaries: Iterable[Summary]
@@ -185,6 +192,8 @@ class RunConversation:
         if record is not None:
             seq: int = (await x.recorder.recall(record, b.ValueRecorded)).value.value()
             return seq
+        if x.journal.has_messages:
+            await x.recorder.flush()
         found = None if read is None else await x.recorder.retry_store(read)
         if found is not None:
             self._writer.adopt(found)
@@ -202,8 +211,11 @@ class RunConversation:
         if not seq:
             return []
         store = self._x.kit.store
-        found = await self._x.recorder.retry_store(lambda: latest(store, self.id, last=last, upto=seq))
-        return await self._x.recorder.retry_store(lambda: shown(store, found))
+
+        async def load() -> list[Message]:
+            return await shown(store, await latest(store, self.id, last=last, upto=seq))
+
+        return await self._x.recorder.load(load)
 
 
 async def task_of(store: Store, input: Payload) -> str:

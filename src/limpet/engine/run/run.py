@@ -535,7 +535,7 @@ class Run(Generic[S]):
     ) -> ContextSlice:
         found = await self.conversation.messages(name, record, MAX_MESSAGES)
         x = self._x
-        task = await x.recorder.retry_store(lambda: task_of(x.kit.store, x.memory.created.input))
+        task = await x.recorder.load(lambda: task_of(x.kit.store, x.memory.created.input))
         step = x.last_step()
         known = Known(x.state.working.freeze(), step, x.journal.fold.since or step, "running", task)
         messages = [each.spoken() for each in found]

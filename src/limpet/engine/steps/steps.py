@@ -123,10 +123,12 @@ class Steps:
                 latest = await self._next(step, latest)
         except asyncio.CancelledError:
             self.note_cancelled(step, latest)
+            if step.ticket is not None:
+                step.ticket.cancel()
             raise
         assert latest is not None
         self._invalidate(step, latest)
-        ticket = x.return_order.issue_ticket()
+        ticket = x.return_order.issue_ticket() if step.ticket is None else step.ticket.take()
         await x.recorder.finish(ticket, _checkpoint_moment(step.tool, latest) if step.tool.is_flushed else None)
         return await self.outcome(step, latest)
 
@@ -516,9 +518,10 @@ class Steps:
             return (self._started(step, attempt), completed), (*step.blobs, *blobs)
 
         last_seen, step.last_seen = step.last_seen, None
+        step.ticket = ticket = x.return_order.defer_ticket()
         while True:
             try:
-                await x.journal.transact(work, last_seen=last_seen)
+                await x.journal.transact(work, last_seen=last_seen, on_placed=ticket.issue)
                 return done[0]
             except (ConnectionLost, StoreBusy):
                 await x.kit.clock.sleep(SECOND)
@@ -528,10 +531,12 @@ class Steps:
                     return record.settled
                 if last_seen is not None and last_seen < x.journal.last_seen:
                     step.packed = None  # a standing approval may have been revoked
+                    ticket.cancel()
                     return None
             except (LeaseLost, StoreUnavailable) as error:
                 await x.gate.halt(error)
             except Exception as error:  # noqa: BLE001 - every error of a tool is recorded
+                ticket.cancel()
                 x.journal.add(self._started(step, attempt), blobs=step.blobs)
                 step.grant = None  # the approval was used
                 return self.note_failed(step, attempt, call, error)
@@ -585,8 +590,7 @@ class Steps:
     async def _output(self, step: Step, settled: b.StepCompleted | b.StepResolved) -> Any:
         """Return the recorded result. Raises OutputUnavailable if it does not match the tool's type."""
         versions = settled.output.versions if settled.output is not None else {}
-        is_stored = step.tool.is_flushed or step.result is None
-        output = await self._x.recorder.unpack(settled.output if is_stored else step.result)
+        output = await self._x.recorder.unpack(settled.output if step.result is None else step.result)
         try:
             return step.tool.load_result(output, versions)
         except InvalidValue as error:

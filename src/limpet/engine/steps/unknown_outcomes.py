@@ -89,7 +89,11 @@ class UnknownOutcomes:
         except InvalidValue as error:
             body = b.StepResolved(**place, how="late", outcome="applied", failure=failure_of(error))
         name = self._approvals.unknown_name(step.name)
-        return body if await self._waits.withdraw(name, body, blobs=blobs) else None
+        step.ticket = ticket = self._x.return_order.defer_ticket()
+        if await self._waits.withdraw(name, body, blobs=blobs, on_placed=ticket.issue):
+            return body
+        ticket.cancel()
+        return None
 
     async def _verify(self, step: Step, unknown: b.StepUnknown) -> b.StepResolved | None:
         x, verify = self._x, step.tool.hooks.verify

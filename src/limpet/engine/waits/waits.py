@@ -13,9 +13,11 @@ from limpet.engine.execution.execution import Execution
 from limpet.engine.execution.gate import OpenWait
 from limpet.engine.execution.run_log import RunLog
 from limpet.engine.replay.history import Record
+from limpet.engine.replay.return_order import DeferredTicket
 from limpet.engine.waits.notifications import notification_runs
 from limpet.events import AnyBody, Wait
 from limpet.events import bodies as b
+from limpet.journal import OnPlaced
 from limpet.stores import Create
 from limpet.stores.blobs import Blob
 
@@ -40,6 +42,8 @@ class _Expiration(NamedTuple):
 
     bodies: tuple[AnyBody, ...]
     runs: tuple[Create, ...] = ()
+    ticket: DeferredTicket | None = None
+    """Ticket of the wait, if that ends."""
 
 
 class Waits:
@@ -98,17 +102,20 @@ class Waits:
         x, name, request = self._x, slot.name, slot.request
         assert request is not None
         expiration = self._expirations[name] = self._expirations.get(name) or self._expiration(slot, request)
-        written = await x.journal.append_if_current(*expiration.bodies, last_seen=last_seen, legs=expiration.runs)
+        bodies, ticket = expiration.bodies, expiration.ticket
+        written = await x.journal.append_if_current(
+            *bodies, last_seen=last_seen, legs=expiration.runs, on_placed=None if ticket is None else ticket.issue
+        )
         del self._expirations[name]
-        if not written or name not in self._slots:
-            return written
-        ended = expiration.bodies[-1]
-        if not isinstance(ended, b.WaitEnded):
+        if written and ticket is None and name in self._slots:
             self._slots[name] = slot._replace(wake=self._expiry(request))
-        elif not slot.ended.done():
+        elif written and ticket is not None and name in self._slots and not slot.ended.done():
             del self._slots[name]
-            slot.ended.set_result((ended, x.return_order.issue_ticket()))
-        return True
+            assert isinstance(bodies[-1], b.WaitEnded)
+            slot.ended.set_result((bodies[-1], ticket.take()))
+        elif ticket is not None:
+            ticket.cancel()
+        return written
 
     def _expiration(self, slot: OpenWait, request: b.RequestOpened) -> "_Expiration":
         """Return what follows the expiration of a request: the next person is asked, or the wait ends."""
@@ -121,7 +128,7 @@ class Waits:
             notifications = notification_runs(x, request, to)
             return _Expiration((body, *notifications.called), notifications.runs)
         expired = b.RequestExpired(request=request.request, outcome="raised" if request.default is None else "default")
-        return _Expiration((expired, b.WaitEnded(name=slot.name, how="timeout")))
+        return _Expiration((expired, b.WaitEnded(name=slot.name, how="timeout")), ticket=x.return_order.defer_ticket())
 
     def _opened_at(self, request: b.RequestOpened) -> int:
         record = self._x.history.records.get(request.name)
@@ -297,7 +304,9 @@ class Waits:
         run_log = RunLog(x.run, x.agent.name, x.memory.created.agent_version)
         run_log.info('asks "%s" (request %s)', opened.question, opened.request, step=opened.number)
 
-    async def withdraw(self, name: str, *more: AnyBody, blobs: Sequence[Blob] = ()) -> bool:
+    async def withdraw(
+        self, name: str, *more: AnyBody, blobs: Sequence[Blob] = (), on_placed: OnPlaced | None = None
+    ) -> bool:
         """Withdraw a request, and write other events with that.
 
         Returns False if the request was decided meanwhile, or is not open yet.
@@ -311,7 +320,9 @@ class Waits:
         )
         with x.gate.work():
             written = await x.recorder.write_until_stored(
-                lambda: x.journal.append_if_current(withdrawn, *more, last_seen=last_seen, blobs=blobs)
+                lambda: x.journal.append_if_current(
+                    withdrawn, *more, last_seen=last_seen, blobs=blobs, on_placed=on_placed
+                )
             )
         if written:
             self._slots.pop(name, None)

@@ -66,3 +66,62 @@ async def test_a_cancelled_call_does_not_block_later_ones() -> None:
     turnstile.cancel_ticket(first)
     await later
     assert seen == [second]
+
+
+async def test_a_result_that_is_being_loaded_returns_before_the_next() -> None:
+    """This holds although other code makes calls meanwhile."""
+    seen: list[int] = []
+    turnstile = ReturnOrder([3, 5])
+
+    async def load(end: int) -> None:
+        turnstile.note_call()
+        await turnstile.wait_turn(end)
+        with turnstile.loading():
+            for _ in range(50):
+                await asyncio.sleep(0)  # noqa: TID251 - turns of the loop
+        seen.append(end)
+
+    loading = asyncio.create_task(load(3))
+    await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop
+    turnstile.note_call()
+    assert not turnstile.take_turn(5)
+    assert turnstile.is_busy
+    await asyncio.gather(loading, entering(turnstile, 5, seen))
+    assert seen == [3, 5]
+
+
+async def test_a_call_that_is_cancelled_when_its_turn_has_come_does_not_block_later_ones() -> None:
+    seen: list[int] = []
+    turnstile = ReturnOrder([3, 5, 7])
+    tasks = {end: asyncio.create_task(entering(turnstile, end, seen)) for end in (7, 5, 3)}
+    while len(turnstile._waiting) != 1 or not seen:
+        await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop
+    assert seen == [3]  # The next one has its turn, and its task has not gone on yet.
+    tasks[5].cancel()
+    await asyncio.wait(tasks.values(), timeout=5)
+    assert seen == [3, 7]
+    assert not turnstile.is_busy
+
+
+async def test_a_deferred_ticket_has_the_place_at_which_it_was_issued_last() -> None:
+    seen: list[int] = []
+    turnstile = ReturnOrder([])
+    deferred = turnstile.defer_ticket()
+    deferred.issue()
+    first = turnstile.issue_ticket()
+    deferred.issue()
+    last = turnstile.issue_ticket()
+    ends = (last, deferred.take(), first)
+    await asyncio.gather(*(entering(turnstile, end, seen) for end in ends))
+    assert seen == [first, deferred.take(), last]
+
+
+async def test_a_deferred_ticket_that_was_cancelled_does_not_block_others() -> None:
+    turnstile = ReturnOrder([])
+    deferred = turnstile.defer_ticket()
+    deferred.cancel()
+    deferred.issue()
+    following = turnstile.issue_ticket()
+    assert not turnstile.take_turn(following)
+    deferred.cancel()
+    assert turnstile.take_turn(following)
