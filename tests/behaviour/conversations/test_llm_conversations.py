@@ -136,7 +136,7 @@ async def test_a_run_that_is_cancelled_with_its_answer_keeps_the_answer() -> Non
     """The model has answered, and was paid for it."""
     apps: list[limpet.App] = []
 
-    async def replies(request: Prompt) -> str:  # noqa: ARG001
+    async def replies(request: Prompt) -> str:
         await apps[0].cancel("r", reason="enough")
         return "done"
 

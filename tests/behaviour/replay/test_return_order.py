@@ -5,9 +5,9 @@ loop, and returns the order in which they came back.
 """
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from hashlib import shake_128
 from pathlib import Path
 from typing import Any
 
@@ -118,18 +118,19 @@ CALLED: dict[str, Racer] = {
 async def racer(run: limpet.Run, given: tuple[str, int]) -> list[list[str]]:
     """Start calls of a kind, and steps and messages, at the same time; return the order of their ends."""
     kind, seed = given
-    source, orders = random.Random(seed), list[list[str]]()  # noqa: S311
+    chosen, orders = iter(shake_128(bytes([seed])).digest(2 * ROUNDS * CALLS)), list[list[str]]()
     await run.say("hello")
     for turn in range(ROUNDS):
         order = list[str]()
 
-        async def call(name: str, number: int, turn: int = turn, order: list[str] = order) -> None:
-            async with run.scope(f"{turn}-{number}"):
-                await CALLED[name](run, number + source.randrange(4))
-            order.append(f"{name} {number}")
+        async def call(name: str, number: int, scope: str, order: list[str] = order) -> None:
+            async with run.scope(scope):
+                await CALLED[name](run, number)
+            order.append(scope)
 
-        kinds = [source.choice([kind, kind, "step", "message"]) for _ in range(CALLS)]
-        await asyncio.gather(*(call(name, number) for number, name in enumerate(kinds)))
+        kinds = [(kind, kind, "step", "message")[next(chosen) % 4] for _ in range(CALLS)]
+        numbers = [n + next(chosen) % 4 for n in range(CALLS)]
+        await asyncio.gather(*(call(kinds[n], numbers[n], f"{turn}-{n} {kinds[n]}") for n in range(CALLS)))
         orders.append(order)
     return orders
 
