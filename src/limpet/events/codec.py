@@ -108,7 +108,10 @@ def deflated(data: bytes) -> bytes | None:
     """Return the compressed bytes, or None if that saves less than a sixteenth."""
     if len(data) < SMALLEST_DEFLATED:
         return None
-    small = zlib.compress(data, 1, FRAMES[DEFLATED])
+    # A window for this much data only: the memory of a full one takes longer to get than a message to compress.
+    bits = min(len(data).bit_length(), zlib.MAX_WBITS)
+    compressor = zlib.compressobj(1, zlib.DEFLATED, -bits, min(bits - 5, zlib.DEF_MEM_LEVEL))
+    small = compressor.compress(data) + compressor.flush()
     return small if len(small) <= len(data) - len(data) // 16 else None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from limpet.engine.execution.execution import current_scope
+from limpet.engine.execution.strands import current_scope
 from limpet.engine.run.conversation import INTERRUPT, USER
 from limpet.engine.run.run import Run
 from limpet.errors import Expired

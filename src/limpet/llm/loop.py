@@ -21,7 +21,7 @@ from limpet.engine.definitions.call_context import current
 from limpet.engine.definitions.tools import Tool
 from limpet.engine.definitions.traits import Traits
 from limpet.engine.definitions.types import TypeCodec, codec_of
-from limpet.engine.execution.execution import current_scope
+from limpet.engine.execution.strands import current_scope
 from limpet.engine.run.agent_decorator import agent
 from limpet.engine.run.compaction import NOT_SUMMARISED, Compaction, to_summarise
 from limpet.engine.run.run import Run

@@ -14,7 +14,7 @@ from limpet.engine.approvals.externals import External
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.schema_check import faults
 from limpet.engine.definitions.tools import Tool
-from limpet.engine.execution.execution import current_scope
+from limpet.engine.execution.strands import current_scope
 from limpet.engine.run.run import Run
 from limpet.errors import (
     AgentFailed,

@@ -130,7 +130,11 @@ async def racer(run: limpet.Run, given: tuple[str, int]) -> list[list[str]]:
 
         kinds = [(kind, kind, "step", "message")[next(chosen) % 4] for _ in range(CALLS)]
         numbers = [n + next(chosen) % 4 for n in range(CALLS)]
-        await asyncio.gather(*(call(kinds[n], numbers[n], f"{turn}-{n} {kinds[n]}") for n in range(CALLS)))
+        calls = [call(kinds[n], numbers[n], f"{turn}-{n} {kinds[n]}") for n in range(CALLS)]
+        tasks = list(map(asyncio.ensure_future, calls))
+        while not all(each.done() for each in tasks):
+            await asyncio.wait([each for each in tasks if not each.done()], return_when=asyncio.FIRST_COMPLETED)
+            order.append(f"{sum(each.done() for each in tasks)} are done")
         orders.append(order)
     return orders
 

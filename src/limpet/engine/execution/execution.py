@@ -1,10 +1,7 @@
 """One execution of a run's code by one worker: the state that all methods of `Run` share."""
 
-import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from limpet.engine.definitions.agents import Agent
@@ -14,11 +11,11 @@ from limpet.engine.execution.code_state import CodeState
 from limpet.engine.execution.gate import Gate
 from limpet.engine.execution.kit import Kit
 from limpet.engine.execution.recorder import Recorder
+from limpet.engine.execution.strands import current_caller, current_scope
 from limpet.engine.replay.history import Opening, Record
 from limpet.engine.replay.learned import Learned
 from limpet.engine.replay.lookup import Lookup
 from limpet.engine.replay.return_order import ReturnOrder
-from limpet.engine.replay.scopes import Scope, unscoped
 from limpet.errors import (
     DeadlineExceeded,
     Divergence,
@@ -27,23 +24,13 @@ from limpet.errors import (
 from limpet.events import Effects, Limits, Outside, Wait
 from limpet.journal import Journal
 
-__all__ = [
-    "Execution",
-    "as_caller",
-    "current_caller",
-    "current_scope",
-    "enter_thread",
-    "set_scope",
-]
+__all__ = ["Execution"]
 
 log = logging.getLogger("limpet")
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
 Opened = TypeVar("Opened", bound=Opening)
-
-_scope: ContextVar[Scope | None] = ContextVar("limpet_scope", default=None)
-_thread: ContextVar[int | None] = ContextVar("limpet_thread", default=None)
 
 
 class Execution:
@@ -92,8 +79,9 @@ class Execution:
         """Return the name in the log of a call that the code makes now."""
         if self.handed_to is not None and not self.gate.is_closed:
             raise HandedOff(run=self.run, agent=self.handed_to)
-        self.note_call()
-        return current_scope().take(name, current_caller())
+        strand = current_caller()
+        self.note_call(strand)
+        return current_scope().take(name, strand)
 
     def peek_name(self, name: str) -> str:
         """Return the name in the log that the next call with this name will have here."""
@@ -106,10 +94,10 @@ class Execution:
         """
         return self.lookup.last_step(current_scope().path) or self.journal.fold.step or None
 
-    def note_call(self) -> None:
-        """Note that the code makes a durable call. Raises Suspended once the execution is closed."""
+    def note_call(self, strand: Hashable) -> None:
+        """Note that a strand of the code makes a durable call. Raises Suspended once the execution is closed."""
         self.gate.note_call()
-        self.return_order.note_call()
+        self.return_order.note_call(strand)
 
     def find(self, name: str, kind: type[object], asked: str = "", versions: Versions = NOTHING) -> Record | None:
         """Return the record of a call, or None if it is new. A record of a different call stops the run."""
@@ -180,37 +168,3 @@ class Execution:
     def random_fraction(self) -> float:
         """Return a random number from 0 to 1."""
         return float(self.kit.ids.bits(53)) / (1 << 53)
-
-
-def current_scope() -> Scope:
-    """Return the scope of the current code. Raises WrongCall if there is none."""
-    scope = _scope.get()
-    if scope is None:
-        raise unscoped("A method of run")
-    return scope
-
-
-def set_scope(scope: Scope) -> None:
-    """Set the scope of the code that follows."""
-    _scope.set(scope)
-
-
-def current_caller() -> object:
-    """Return the calling thread of a blocking agent, or the asyncio task."""
-    thread = _thread.get()
-    return asyncio.current_task() if thread is None else thread
-
-
-def enter_thread(thread: int) -> None:
-    """Mark this context as the thread of a blocking agent."""
-    _thread.set(thread)
-
-
-@contextmanager
-def as_caller(thread: int) -> Iterator[None]:
-    """Make calls inside the block on behalf of this thread."""
-    token = _thread.set(thread)
-    try:
-        yield
-    finally:
-        _thread.reset(token)

@@ -9,6 +9,7 @@ from limpet.clock import SECOND
 from limpet.engine.execution.code_state import CodeState
 from limpet.engine.execution.gate import Gate
 from limpet.engine.execution.kit import Kit
+from limpet.engine.execution.strands import calling_strand
 from limpet.engine.replay.history import Opening, Record
 from limpet.engine.replay.return_order import ReturnOrder
 from limpet.errors import ConnectionLost, InvalidValue, LimpetError, StoreBusy
@@ -127,12 +128,12 @@ class Recorder:
     async def enter(self, end: int) -> None:
         """Return to the code when it is the turn of this end."""
         if not self.enter_now(end):
-            await self._return_order.wait_turn(end)
+            await self._return_order.wait_turn(end, calling_strand())
             self._entered(end)
 
     def enter_now(self, end: int) -> bool:
         """Return to the code if it is the turn of this end, and return whether it is."""
-        if not self._return_order.take_turn(end):
+        if not self._return_order.take_turn(end, calling_strand()):
             return False
         self._entered(end)
         return True

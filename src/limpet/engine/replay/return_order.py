@@ -7,9 +7,10 @@ result is always the next, and its next call shows that it has received the last
 
 import asyncio
 from bisect import insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from typing import NamedTuple
 
 __all__ = ["DeferredTicket", "ReturnOrder"]
 
@@ -19,6 +20,14 @@ QUIET = 10
 LIVE = 1 << 62
 
 
+class _Waiting(NamedTuple):
+    """A call that waits for its turn."""
+
+    ticket: int
+    strand: Hashable
+    turn: "asyncio.Future[None]"
+
+
 class ReturnOrder:
     """Queue in which the calls of one execution wait for their turn to return."""
 
@@ -26,8 +35,10 @@ class ReturnOrder:
         self._recorded = sorted(recorded, reverse=True)
         self._tickets = count(LIVE)
         self._issued: dict[int, None] = {}
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiting: list[_Waiting] = []
         self._is_received = True
+        self._receiver: Hashable = None
+        """The strand of the code to which the last result returned."""
         self._on_the_way = 0
         """Number of results that have had their turn and are still being loaded."""
         self._quiet = 0
@@ -44,12 +55,17 @@ class ReturnOrder:
 
     def cancel_all(self) -> None:
         """Cancel the calls that wait for their turn."""
-        for _, turn in list(self._waiting):
-            turn.cancel()
+        for each in list(self._waiting):
+            each.turn.cancel()
 
-    def note_call(self) -> None:
-        """Note that the code made a call, so it has received the last result."""
-        self._is_received = True
+    def note_call(self, strand: Hashable) -> None:
+        """Note that a strand of the code made a call.
+
+        If the last result returned to it, it has received that. A call of another strand says nothing about that: code
+        that waits for both may not have gone on yet.
+        """
+        if strand == self._receiver:
+            self._is_received = True
         self._quiet = 0
 
     def issue_ticket(self) -> int:
@@ -87,8 +103,8 @@ class ReturnOrder:
         if self._waiting:
             self._schedule()
 
-    def take_turn(self, ticket: int) -> bool:
-        """Let an end return if it is its turn now, and return whether it is.
+    def take_turn(self, ticket: int, strand: Hashable) -> bool:
+        """Let an end return to a strand if it is its turn now, and return whether it is.
 
         A recorded end is given by its sequence, a live one by its ticket.
         """
@@ -101,22 +117,22 @@ class ReturnOrder:
             self._issued.pop(ticket, None)
         else:
             return False
-        self._is_received = False  # as in `_let_return`
+        self._is_received, self._receiver = False, strand  # as in `_let_return`
         self._quiet = 0
         return True
 
-    async def wait_turn(self, ticket: int) -> None:
-        """Wait for the turn of an end."""
-        if self.take_turn(ticket):
+    async def wait_turn(self, ticket: int, strand: Hashable) -> None:
+        """Wait for the turn of an end, which returns to a strand."""
+        if self.take_turn(ticket, strand):
             return
         turn = asyncio.get_running_loop().create_future()
-        insort(self._waiting, (ticket, turn), key=lambda each: each[0])
+        insort(self._waiting, _Waiting(ticket, strand, turn), key=lambda each: each.ticket)
         self._quiet = 0
         self._schedule()
         try:
             await turn
         except asyncio.CancelledError:
-            self._waiting = [each for each in self._waiting if each[1] is not turn]
+            self._waiting = [each for each in self._waiting if each.turn is not turn]
             self.cancel_ticket(ticket)
             if not turn.cancelled():
                 self._arrive()
@@ -126,12 +142,12 @@ class ReturnOrder:
     def _is_first_issued(self, ticket: int) -> bool:
         return ticket < LIVE or ticket == next(iter(self._issued))
 
-    def _let_return(self, ticket: int) -> None:
-        """Let an end return. Recorded ends before it were never called."""
+    def _let_return(self, ticket: int, strand: Hashable) -> None:
+        """Let an end return to a strand. Recorded ends before it were never called."""
         while self._recorded and self._recorded[-1] <= ticket:
             self._recorded.pop()
         self._issued.pop(ticket, None)
-        self._is_received = False
+        self._is_received, self._receiver = False, strand
         self._quiet = 0
 
     def _schedule(self) -> None:
@@ -143,11 +159,11 @@ class ReturnOrder:
         """Run once per iteration of the event loop, while a call waits whose predecessors have returned."""
         self._is_scheduled = False
         self._quiet += 1
-        if not self._waiting or self._on_the_way or not self._is_first_issued(self._waiting[0][0]):
+        if not self._waiting or self._on_the_way or not self._is_first_issued(self._waiting[0].ticket):
             return
         if self._quiet >= QUIET:
-            ticket, turn = self._waiting.pop(0)
-            self._let_return(ticket)
+            ticket, strand, turn = self._waiting.pop(0)
+            self._let_return(ticket, strand)
             if not turn.done():
                 self._on_the_way += 1  # until `wait_turn` goes on
                 turn.set_result(None)

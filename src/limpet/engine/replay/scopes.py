@@ -16,8 +16,7 @@ class Scope:
     """A scope in an agent's code, in which occurrences of names are counted."""
 
     def __init__(self, path: str, owner: Hashable) -> None:
-        self.path = path
-        self._owner = owner
+        self.path, self.owner = path, owner
         self._counts: Counter[str] = Counter()
         self._inner: dict[str, Hashable] = {}
 
@@ -28,7 +27,7 @@ class Scope:
 
     def count(self, name: str, strand: Hashable) -> None:
         """Count a call that is made now, like `take`, whose name in the log `peek` has returned."""
-        if strand != self._owner:
+        if strand != self.owner:
             raise unscoped(name, self.path)
         self._counts[name] += 1
 
@@ -46,7 +45,7 @@ class Scope:
 
     def turn(self, loop: str, number: int) -> "Scope":
         """Return the scope of one turn of a loop."""
-        return Scope(f"{loop}/{number}/", self._owner)
+        return Scope(f"{loop}/{number}/", self.owner)
 
 
 def unscoped(verb: str, path: str = "") -> WrongCall:

@@ -17,7 +17,7 @@ from limpet.context.slice import ContextSlice
 from limpet.engine.approvals.externals import External
 from limpet.engine.definitions.agents import Agent, Budget
 from limpet.engine.definitions.tools import Tool
-from limpet.engine.execution.execution import as_caller, enter_thread, set_scope
+from limpet.engine.execution.strands import as_caller, enter_thread, set_scope
 from limpet.engine.replay.scopes import Scope
 from limpet.engine.run.compaction import Summarise, Summariser
 from limpet.engine.run.conversation import Message, Role

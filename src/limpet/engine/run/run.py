@@ -21,9 +21,10 @@ from limpet.engine.approvals.externals import External
 from limpet.engine.definitions.agents import Agent, Budget
 from limpet.engine.definitions.tools import Tool
 from limpet.engine.definitions.types import codec_of
-from limpet.engine.execution.execution import Execution, current_caller, current_scope, set_scope
+from limpet.engine.execution.execution import Execution
 from limpet.engine.execution.handle import Handle, ReadOnlyPort
 from limpet.engine.execution.principal import Principal, Sender
+from limpet.engine.execution.strands import current_caller, current_scope, set_scope
 from limpet.engine.replay.history import Record
 from limpet.engine.replay.scopes import Scope
 from limpet.engine.run.artifacts import Artifacts
@@ -564,7 +565,7 @@ class Run(Generic[S]):
         Returns False if the log has effects in this scope that the code has not reached again, because then old code
         has run past this point; else True. The answer is recorded, so a run never switches.
         """
-        self._x.note_call()
+        self._x.note_call(current_caller())
         scope = current_scope()
         name = f"{scope.path}version:{change}#1"
         record = self._x.find(name, b.VersionChosen)
@@ -617,9 +618,10 @@ class ScopeEntry(AbstractAsyncContextManager[None]):
 
     def enter(self) -> Coroutine[Any, Any, None]:
         """Enter the scope now; return a coroutine that sets the plan item's status to `doing`."""
-        self._run._x.note_call()
+        strand = current_caller()
+        self._run._x.note_call(strand)
         self._before = current_scope()
-        set_scope(self._before.enter(self._name, current_caller()))
+        set_scope(self._before.enter(self._name, strand))
         return self._mark("enter", "doing")
 
     def leave(self, *, done: bool) -> Coroutine[Any, Any, None] | None:
@@ -670,7 +672,7 @@ class Turns(AsyncIterator[Turn]):
     async def advance(self) -> bool:
         """Start the next turn, or re-enter the current one. Returns False if `max` is reached."""
         x = self._x
-        x.note_call()
+        x.note_call(current_caller())
         await x.gate.wait_until_open()
         if self._is_first and self._number:
             x.state.start_turn(self._loop)

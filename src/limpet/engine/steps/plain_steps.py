@@ -15,8 +15,9 @@ from limpet.engine.definitions.call_context import Call
 from limpet.engine.definitions.plain_call import BoundArguments, PlainCall
 from limpet.engine.definitions.tools import Tool, idempotency_key
 from limpet.engine.definitions.traits import Traits
-from limpet.engine.execution.execution import Execution, current_caller, current_scope
+from limpet.engine.execution.execution import Execution
 from limpet.engine.execution.step import Latest, Step
+from limpet.engine.execution.strands import current_caller, current_scope
 from limpet.engine.replay.history import Record
 from limpet.engine.steps.attempts import ProgressReports
 from limpet.engine.steps.steps import Steps
@@ -79,8 +80,9 @@ class PlainSteps:
         record = self._records.get(name)
         if record is not None and not _is_completed(record, bound):
             return None
-        x.note_call()
-        scope.count(tool.step_name, current_caller())
+        strand = current_caller()
+        x.note_call(strand)
+        scope.count(tool.step_name, strand)
         if record is None:
             step = Step(tool, name, x.lookup.new_number(), "", bound.encoded)
             x.lookup.note_step(name, step.number)

@@ -14,11 +14,12 @@ from typing import Any, Literal
 from limpet.clock import SECOND
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.call_context import enter_agent
-from limpet.engine.execution.execution import Execution, set_scope
+from limpet.engine.execution.execution import Execution
 from limpet.engine.execution.failures import failure_of, was
 from limpet.engine.execution.kit import Kit
 from limpet.engine.execution.principal import sent_by_run
 from limpet.engine.execution.run_log import RunLog
+from limpet.engine.execution.strands import set_scope
 from limpet.engine.execution.user_code import wait_within
 from limpet.engine.replay.history import History
 from limpet.engine.replay.learned import Learned

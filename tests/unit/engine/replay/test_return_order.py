@@ -6,8 +6,9 @@ from limpet.engine.replay.return_order import ReturnOrder
 
 
 async def entering(turnstile: ReturnOrder, ticket: int, seen: list[int]) -> None:
-    turnstile.note_call()
-    await turnstile.wait_turn(ticket)
+    strand = asyncio.current_task()
+    turnstile.note_call(strand)
+    await turnstile.wait_turn(ticket, strand)
     seen.append(ticket)
 
 
@@ -17,8 +18,8 @@ async def test_sequential_code_never_waits() -> None:
     turnstile = ReturnOrder([3, 5, 9])
     asyncio.get_running_loop().call_soon(turned.append, True)
     for end in (3, 5, 9):
-        turnstile.note_call()
-        await turnstile.wait_turn(end)
+        turnstile.note_call("code")
+        await turnstile.wait_turn(end, "code")
     assert turned == []
     assert not turnstile.has_before(10)
 
@@ -74,8 +75,8 @@ async def test_a_result_that_is_being_loaded_returns_before_the_next() -> None:
     turnstile = ReturnOrder([3, 5])
 
     async def load(end: int) -> None:
-        turnstile.note_call()
-        await turnstile.wait_turn(end)
+        turnstile.note_call("one")
+        await turnstile.wait_turn(end, "one")
         with turnstile.loading():
             for _ in range(50):
                 await asyncio.sleep(0)  # noqa: TID251 - turns of the loop
@@ -83,8 +84,8 @@ async def test_a_result_that_is_being_loaded_returns_before_the_next() -> None:
 
     loading = asyncio.create_task(load(3))
     await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop
-    turnstile.note_call()
-    assert not turnstile.take_turn(5)
+    turnstile.note_call("one")
+    assert not turnstile.take_turn(5, "other")
     assert turnstile.is_busy
     await asyncio.gather(loading, entering(turnstile, 5, seen))
     assert seen == [3, 5]
@@ -122,6 +123,16 @@ async def test_a_deferred_ticket_that_was_cancelled_does_not_block_others() -> N
     deferred.cancel()
     deferred.issue()
     following = turnstile.issue_ticket()
-    assert not turnstile.take_turn(following)
+    assert not turnstile.take_turn(following, "code")
     deferred.cancel()
-    assert turnstile.take_turn(following)
+    assert turnstile.take_turn(following, "code")
+
+
+async def test_a_call_of_another_strand_does_not_let_the_next_result_return() -> None:
+    """Code that waits for both strands may not have gone on yet."""
+    turnstile = ReturnOrder([3, 5])
+    assert turnstile.take_turn(3, "one")
+    turnstile.note_call("other")
+    assert not turnstile.take_turn(5, "other")
+    turnstile.note_call("one")
+    assert turnstile.take_turn(5, "other")

@@ -1,0 +1,53 @@
+"""The scope of the code that makes a call, and its strand: the asyncio task, or the thread of a blocking agent."""
+
+import asyncio
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from limpet.engine.replay.scopes import Scope, unscoped
+
+__all__ = ["as_caller", "calling_strand", "current_caller", "current_scope", "enter_thread", "set_scope"]
+
+_scope: ContextVar[Scope | None] = ContextVar("limpet_scope", default=None)
+_thread: ContextVar[int | None] = ContextVar("limpet_thread", default=None)
+
+
+def current_scope() -> Scope:
+    """Return the scope of the current code. Raises WrongCall if there is none."""
+    scope = _scope.get()
+    if scope is None:
+        raise unscoped("A method of run")
+    return scope
+
+
+def set_scope(scope: Scope) -> None:
+    """Set the scope of the code that follows."""
+    _scope.set(scope)
+
+
+def current_caller() -> Hashable:
+    """Return the calling thread of a blocking agent, or the asyncio task."""
+    thread = _thread.get()
+    return asyncio.current_task() if thread is None else thread
+
+
+def calling_strand() -> Hashable:
+    """Return the strand that made the current call, also if the call runs in a task of its own."""
+    scope = _scope.get()
+    return None if scope is None else scope.owner
+
+
+def enter_thread(thread: int) -> None:
+    """Mark this context as the thread of a blocking agent."""
+    _thread.set(thread)
+
+
+@contextmanager
+def as_caller(thread: int) -> Iterator[None]:
+    """Make calls inside the block on behalf of this thread."""
+    token = _thread.set(thread)
+    try:
+        yield
+    finally:
+        _thread.reset(token)
