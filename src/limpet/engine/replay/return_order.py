@@ -2,7 +2,8 @@
 
 Code that races (`asyncio.wait(FIRST_COMPLETED)`, `TaskGroup`) must have the same winner on replay. So results return in
 the order of the log, and the next one only after the code has become quiet. This costs sequential code nothing: its
-result is always the next, and its next call shows that it has received the last one.
+result is always the next, and its next call shows that it has received the last one. A call of another branch does not
+show that.
 """
 
 import asyncio
