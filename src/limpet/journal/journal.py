@@ -176,7 +176,7 @@ class Journal:
             await lock.take()
         try:
             if self._flight is None and self._buffer and not self._blobs:
-                # The usual case, sent once: the events change nothing but the log, and no others came first.
+                # The usual case, sent once: there are no messages, and no other events came first.
                 self._flight = flight = self._take()
                 if flight.messages is None and await self._store.extend(self._leg(flight)):
                     self._flight = None
@@ -377,14 +377,14 @@ class Journal:
     ) -> _Flight:
         """Seal the buffer, then the given bodies."""
         gathered, blobs = tuple(self._buffer), tuple(self._blobs)
-        self._waits_since = None
-        self._buffer.clear()
-        self._blobs.clear()
         bodies, messages = _addressed(gathered, self._talk)
         now, codec = self._now(), self._store.codec
         events = seal_all(
             self.head, self.run, (*bodies, *last), time=now, fence=self.fence, actor=self._actor, codec=codec
         )
+        self._waits_since = None
+        self._buffer.clear()
+        self._blobs.clear()
         if on_placed is not None:
             on_placed()
         return _Flight(events, gathered, last, blobs, legs, messages, on_placed)
@@ -422,7 +422,7 @@ class Journal:
                 return done
             self._buffer[:0] = flight.gathered
             self._blobs[:0] = flight.blobs
-            if self._talk is None or not self._talk.hear(done):
+            if self._talk is None or flight.messages is None or not self._talk.hear(done):
                 break
             flight = self._take(flight.last, flight.legs, flight.on_placed)
         if isinstance(done, Missed) and done.run == self.run:
@@ -472,7 +472,7 @@ def _addressed(
     gathered: Sequence[AnyBody | OutgoingMessages], talk: ConversationWriter | None
 ) -> tuple[Sequence[AnyBody], Leg | None]:
     """Return the bodies for the run's log, and the leg of the messages among what was buffered."""
-    if talk is None:  # the usual case
+    if talk is None:  # the run has said nothing
         return gathered, None  # type: ignore[return-value] # There are no messages.
     bodies, messages = list[AnyBody](), list[AnyBody]()
     for each in gathered:

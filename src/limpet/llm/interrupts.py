@@ -15,7 +15,6 @@ from limpet.engine.run.run import Run
 from limpet.errors import Expired
 from limpet.events import Wait
 from limpet.events import bodies as b
-from limpet.state import ENDED
 
 __all__ = ["Interrupts"]
 
@@ -35,8 +34,9 @@ class Interrupts:
         """Receive the messages since the last turn. Only at the start of a turn, so that a replay is the same."""
         context = self._x.peek_name("context")
         await self.add_messages(context)
-        while self._can_receive(INTERRUPT, "", context):
-            await self._receive_interrupt()  # nothing to interrupt yet
+        with suppress(Expired):
+            while self._can_receive(INTERRUPT, "", context):
+                await self._receive_interrupt()  # nothing to interrupt yet
 
     async def add_messages(self, *begun: str) -> None:
         """Add received messages to the conversation, unless the log already has a record whose name starts with one of
@@ -51,7 +51,8 @@ class Interrupts:
         if not self._can_receive(INTERRUPT, where, *begun):
             return False
         async with self._run.scope(where):
-            await self._receive_interrupt()
+            with suppress(Expired):
+                await self._receive_interrupt()
         return True
 
     def _can_receive(self, signal: str, scope: str, *begun: str) -> bool:
@@ -64,14 +65,13 @@ class Interrupts:
         taken = f"{place}receive:{signal}#1" if scope else x.peek_name(f"receive:{signal}")
         if taken in x.history.records:
             return True
-        if x.journal.fold.status in ENDED:  # A replay of an ended run: what was not received then is not received now.
+        if x.is_dry_run:  # What was not received then is not received now.
             return False
         return bool(x.history.signals.get(signal)) and not any(name.startswith(begun) for name in x.history.records)
 
     async def _receive_interrupt(self) -> None:
         anything: Any = Any
-        with suppress(Expired):
-            await self._run.receive(INTERRUPT, anything, timeout=0)
+        await self._run.receive(INTERRUPT, anything, timeout=0)
 
     async def wait_for_calls(
         self, doing: "asyncio.Future[Any]", tasks: "Sequence[asyncio.Future[str]]", left: set[int]

@@ -64,7 +64,6 @@ from limpet.llm.tools import (
     unchanged_result,
 )
 from limpet.llm.transcript import NO_RESULT, StoredMessage, content_of, is_object, record_of, reply_of
-from limpet.policy.checkpoint import Moment
 from limpet.policy.retry import Retry
 
 __all__ = ["LLM", "Ask", "Choose", "cost_of", "llm_agent"]
@@ -406,8 +405,9 @@ class _Loop:
         whole = record_of(kept, "") if calls and kept.thoughts is not None else None
         added = [self._conversation.message("assistant", content, reply=whole)]
         # Nothing comes between an answer and the end of the run, which stores both.
-        moment: Moment | None = "say_returns" if calls else None
-        await self._conversation.put_all(name, self._x.find(name, b.MessageSaid), added, moment)
+        await self._conversation.put_all(name, self._x.find(name, b.MessageSaid), added, is_flushed=bool(calls))
+        if not calls:  # A user may have interrupted, which a commit would have shown.
+            await self._x.recorder.retry_store(self._x.journal.refresh)
         chosen = ", ".join(call.name for call in calls) or "answer"
         over = list(dict.fromkeys(["answer", *self._tools, chosen]))
         why = reply.text[:500] or "it did not say" if calls else "it has an answer"  # its text is in the message

@@ -97,10 +97,6 @@ async def test_an_interrupted_run_does_not_end_with_the_current_answer() -> None
             ("assistant", "I wait"),
         ]
         assert (await app.replay("r")).value == "I wait"
-        # The answer would have ended the run, so the code had returned, and was called again.
-        kinds = [event.kind async for event in (await app.get("r")).events()]
-        assert kinds.count("run.released") == 1
-        assert kinds.count("run.completed") == 1
 
 
 @pytest.mark.parametrize("asks", ["interrupts_pay", "ask_person"])

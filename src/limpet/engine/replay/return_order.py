@@ -41,7 +41,7 @@ class ReturnOrder:
         self._receiver: Hashable = None
         """The strand of the code to which the last result returned."""
         self._on_the_way = 0
-        """Number of results that have had their turn and are still being loaded."""
+        """Number of results that have had their turn, and are being loaded or wait for their task to go on."""
         self._quiet = 0
         self._is_scheduled = False
 
@@ -81,8 +81,10 @@ class ReturnOrder:
 
     def cancel_ticket(self, ticket: int) -> None:
         """Remove the ticket of a cancelled call."""
-        if self._issued.pop(ticket, 0) is None and self._waiting:
-            self._schedule()
+        if ticket in self._issued:
+            del self._issued[ticket]
+            if self._waiting:
+                self._schedule()
 
     def skip(self, end: int) -> None:
         """Remove a recorded value that was returned without waiting."""
@@ -175,24 +177,24 @@ class ReturnOrder:
 class DeferredTicket:
     """A ticket for an end that is not buffered, but gets its place in the log when it is sent."""
 
-    __slots__ = ("_number", "_order")
+    __slots__ = ("_is_cancelled", "_number", "_order")
 
     def __init__(self, order: ReturnOrder) -> None:
         self._order = order
         self._number = 0
+        self._is_cancelled = False
 
     def issue(self) -> None:
         """Issue the ticket, or a new one if the end was refused and is sent again, after others."""
-        self.cancel()
-        self._number = self._order.issue_ticket()
+        if not self._is_cancelled:
+            self._order.cancel_ticket(self._number)
+            self._number = self._order.issue_ticket()
 
     def take(self) -> int:
-        """Return the ticket, issued now if it was not."""
-        if not self._number:
-            self.issue()
-        return self._number
+        """Return the ticket, or a new one if it was not issued, or cancelled."""
+        return self._number or self._order.issue_ticket()
 
     def cancel(self) -> None:
-        """Cancel the ticket if it was issued and not used."""
+        """Cancel the ticket: the call does not return with this end. It is not issued again."""
         self._order.cancel_ticket(self._number)
-        self._number = 0
+        self._number, self._is_cancelled = 0, True

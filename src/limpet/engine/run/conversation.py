@@ -15,7 +15,6 @@ from limpet.events import Head, Payload, digest
 from limpet.events import bodies as b
 from limpet.ids import LONGEST_ID
 from limpet.journal import ConversationWriter, Entry, OutgoingMessages, Summary, latest, replaced
-from limpet.policy.checkpoint import Moment
 from limpet.stores import Leg, Store
 from limpet.stores.blobs import MESSAGE_INLINE, Blob
 from limpet.times import to_datetime
@@ -126,12 +125,10 @@ class RunConversation:
         record: Record | None,
         messages: Sequence[b.MessageAdded | b.ConversationCompacted],
         blobs: Sequence[Blob],
-        moment: Moment | None = "say_returns",
+        *,
+        is_flushed: bool = True,
     ) -> None:
-        """Append messages together with the run's own event.
-
-        Without `moment`, they are written with the next events of the run.
-        """
+        """Append messages together with the run's own event; unless `is_flushed`, with the next events of the run."""
         x = self._x
         await x.gate.wait_until_open()
         if record is not None:
@@ -144,18 +141,19 @@ class RunConversation:
 
         await x.recorder.write_until_stored(self._writer.look)
         x.journal.say(self._writer, OutgoingMessages(tuple(messages), note), blobs)
-        await x.recorder.finish(x.return_order.issue_ticket(), moment)
+        await x.recorder.finish(x.return_order.issue_ticket(), "say_returns" if is_flushed else None)
 
     async def put_all(
         self,
         name: str,
         record: Record | None,
         added: Sequence[tuple[b.MessageAdded, Sequence[Blob]]],
-        moment: Moment | None = "say_returns",
+        *,
+        is_flushed: bool = True,
     ) -> None:
         """Append messages, each with its blobs; see `put`."""
         blobs = [blob for _, each in added for blob in each]
-        await self.put(name, record, [message for message, _ in added], blobs, moment)
+        await self.put(name, record, [message for message, _ in added], blobs, is_flushed=is_flushed)
 
     def summary(
         self, text: str, gone: Collection[int], shown: Iterable[int], summaries: Iterable[Summary]

@@ -629,8 +629,8 @@ def _new(step: Step) -> NewStep:
 def _checkpoint_moment(tool: Tool[..., Any, Any], settled: AnyBody) -> Moment:
     """Return the checkpoint moment of a step that returns.
 
-    The reply of a model is always flushed before the code continues, because it was paid for; a result in a blob,
-    because it is read back from the store.
+    The reply of a model is always flushed before the code continues, because it was paid for; a result in a blob, so
+    that large results do not gather in memory.
     """
     if tool.kind == "model":
         return "model_returns"

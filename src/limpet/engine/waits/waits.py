@@ -78,7 +78,7 @@ class Waits:
         ended = [(slot, end) for slot in self.open if (end := slot.check()) is not None]
         for slot, _ in sorted(ended, key=lambda each: (each[1].event is None, each[1].event or each[0].wake or 0)):
             end = slot.check()  # checked again, because another wait may have taken the event
-            if end is not None and slot.name in self._slots:
+            if end is not None and slot.name in self._slots and not slot.ended.done():
                 self._end(slot, end)
 
     async def expire(self) -> bool:
@@ -106,7 +106,7 @@ class Waits:
         written = await x.journal.append_if_current(
             *bodies, last_seen=last_seen, legs=expiration.runs, on_placed=None if ticket is None else ticket.issue
         )
-        del self._expirations[name]
+        self._expirations.pop(name, None)
         if written and ticket is None and name in self._slots:
             self._slots[name] = slot._replace(wake=self._expiry(request))
         elif written and ticket is not None and name in self._slots and not slot.ended.done():
@@ -134,8 +134,15 @@ class Waits:
         record = self._x.history.records.get(request.name)
         return record.time if record is not None else 0
 
+    def _forget_expiration(self, name: str) -> None:
+        """Forget an expiration that may not be written: the wait has ended in another way."""
+        sent = self._expirations.pop(name, None)
+        if sent is not None and sent.ticket is not None:
+            sent.ticket.cancel()
+
     def _end(self, slot: OpenWait, ended: b.WaitEnded) -> None:
         del self._slots[slot.name]
+        self._forget_expiration(slot.name)
         if ended.event is not None:
             self._taken.add(ended.event)
         slot.ended.set_result((ended, self._x.recorder.settle(ended)))
@@ -338,6 +345,7 @@ class Waits:
         if ended.done() and not ended.cancelled():
             self._x.return_order.cancel_ticket(ended.result()[1])
             return
+        self._forget_expiration(name)
         if self._slots.pop(name, None) is not None and not self._x.gate.is_closed:
             id = request.request if request is not None else None
             self._x.journal.add(b.WaitEnded(name=name, how="withdrawn", request=id))

@@ -26,7 +26,7 @@ from limpet.engine.replay.learned import Learned
 from limpet.engine.replay.return_order import QUIET
 from limpet.engine.replay.scopes import Scope
 from limpet.engine.run.blocking import run_blocking
-from limpet.engine.run.conversation import INTERRUPT, USER, RunConversation
+from limpet.engine.run.conversation import USER, RunConversation
 from limpet.engine.run.run import Run
 from limpet.engine.steps.compensation import Compensation, effects_to_undo
 from limpet.engine.waits.notifications import run_notices
@@ -569,21 +569,9 @@ class RunDriver:
                 if await x.recorder.retry_store(write):
                     self._note_end(ended, error, x.journal)
                     return
-                if x.journal.has_messages and self._learned.history.signals.get(INTERRUPT):
-                    await self._continue_after_interrupt(x)
-                    return
         except LimpetError as failed:
             x.gate.stop(failed)
             await self._handle_stop(x, None)
-
-    async def _continue_after_interrupt(self, x: Execution) -> None:
-        """Store the answer with which the run would have ended, and release the run, so that its code is called again.
-
-        A user interrupted it while it was about to end.
-        """
-        await x.recorder.retry_store(x.journal.flush)
-        await self._release("interrupted with its answer")
-        self.log.info("released: interrupted with its answer", step=x.journal.fold.step)
 
     def _note_end(self, ended: Ended, error: BaseException | None, journal: Journal) -> None:
         """Log how the run ended, and tell that to the code of this process that has a handle on it."""

@@ -118,14 +118,17 @@ async def test_a_deferred_ticket_has_the_place_at_which_it_was_issued_last() -> 
 
 
 async def test_a_deferred_ticket_that_was_cancelled_does_not_block_others() -> None:
+    """Not even if the end is sent again."""
     turnstile = ReturnOrder([])
     deferred = turnstile.defer_ticket()
-    deferred.cancel()
     deferred.issue()
     following = turnstile.issue_ticket()
     assert not turnstile.take_turn(following, "code")
     deferred.cancel()
+    deferred.issue()
     assert turnstile.take_turn(following, "code")
+    turnstile.note_call("code")
+    assert turnstile.take_turn(deferred.take(), "code")
 
 
 async def test_a_call_of_another_strand_does_not_let_the_next_result_return() -> None:
