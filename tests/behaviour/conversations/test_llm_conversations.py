@@ -7,8 +7,13 @@ import pytest
 
 import limpet
 from limpet import testing
+from limpet.clock import SystemClock
+from limpet.events import bodies as b
+from limpet.events import inline
+from limpet.journal import ConversationWriter
 from limpet.llm.model import Prompt, Reply
 from limpet.llm.transcript import UNDER_WAY
+from limpet.stores import Extend
 from limpet.testing import ScriptedModel, calls
 
 ECHO = ScriptedModel(lambda request: f"re {request.messages[-1].text}")
@@ -130,6 +135,31 @@ async def test_runs_that_answer_in_one_conversation_at_the_same_time_all_have_th
         assert len(said) == 16
         assert [(await app.replay(each.id)).value for each in handles] == results
         assert (await app.verify()).conversations == 1
+
+
+async def test_a_message_that_a_run_has_not_received_is_kept_after_what_others_write_as_it_ends() -> None:
+    apps: list[limpet.App] = []
+
+    async def replies(_: Prompt) -> str:
+        await apps[0].say("c", "later")
+        return "done"
+
+    agent = limpet.llm_agent("ends_unread", model=ScriptedModel(replies), instructions="Talk.")
+    async with testing.app(agent) as app:
+        apps.append(app)
+        append, others = app.store.append, ["from another"]
+
+        async def appending(*legs: Any, **more: Any) -> Any:
+            bodies = [sealed.body for leg in legs if isinstance(leg, Extend) for sealed in leg.events]
+            if others and any(isinstance(each, b.RunCompleted) for each in bodies):
+                talk = ConversationWriter(app.store, "c", SystemClock().now, "other", b.ConversationCreated())
+                await talk.append(b.MessageAdded(message="m", role="user", content=inline(others.pop())))
+            return await append(*legs, **more)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(app.store, "append", appending)
+            assert await app.run(agent, "go", id="r", conversation="c") == "done"
+        assert await texts(app) == ["go", "done", "from another", "later"]
 
 
 async def test_a_run_that_is_cancelled_with_its_answer_keeps_the_answer() -> None:

@@ -9,7 +9,7 @@ import limpet
 from limpet import testing
 from limpet.engine.run.conversation import INTERRUPT
 from limpet.llm.loop import INTERRUPTED
-from limpet.llm.model import Prompt
+from limpet.llm.model import Prompt, Reply
 from limpet.testing import ScriptedModel, calls
 from limpet.testing.app import TestApp
 
@@ -97,6 +97,59 @@ async def test_an_interrupted_run_does_not_end_with_the_current_answer() -> None
             ("assistant", "I wait"),
         ]
         assert (await app.replay("r")).value == "I wait"
+
+
+@pytest.mark.parametrize("finish", ["stop", "refused", "length"])
+async def test_an_interrupt_during_a_reply_is_received_however_the_reply_ends(finish: Any) -> None:
+    """An answer, a refusal, and an answer that was cut off, which would fail the run or be continued."""
+    apps: list[TestApp] = []
+
+    async def thinks(request: Prompt) -> Any:
+        if any(each.text == "stop" for each in request.messages):
+            return "ok"
+        await apps[0].say("c", "stop", interrupt=True)
+        return Reply(text="I can", finish=finish)
+
+    agent = working_agent("interrupts_ends", ScriptedModel(thinks), [])
+    async with testing.app(agent) as app:
+        apps.append(app)
+        assert await app.run(agent, "go", id="r", conversation="c") == "ok"
+        wanted = [("user", "go"), ("assistant", "I can"), ("user", "stop"), ("assistant", "ok")]
+        assert await roles_and_texts(app) == wanted
+        assert (await app.replay("r")).value == "ok"
+
+
+@pytest.mark.parametrize("finish", ["stop", "length"])
+async def test_an_interrupt_before_the_first_reply_is_received_once(finish: Any) -> None:
+    """The run has just started. Receiving it writes a few events, also if it arrives between two messages."""
+    replies = (Reply(text="one", finish=finish), "two", "three")
+    agent = working_agent("interrupts_early", ScriptedModel(*replies), [])
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, "go", id="r", conversation="c")
+        await app.say("c", "stop", interrupt=True)
+        result = await handle.result()
+        said = [text for role, text in await roles_and_texts(app) if role == "user"]
+        assert said.count("stop") == 1
+        assert (await app.replay("r")).value == result
+        assert len([event async for event in handle.events()]) < 60
+
+
+async def test_a_pause_during_the_last_reply_pauses_the_run() -> None:
+    apps: list[TestApp] = []
+
+    async def thinks(_: Prompt) -> Any:
+        await apps[0].pause("r")
+        return "done"
+
+    agent = working_agent("interrupts_paused", ScriptedModel(thinks), [])
+    async with testing.app(agent) as app:
+        apps.append(app)
+        handle = await app.start(agent, "go", id="r", conversation="c")
+        await app.settle()
+        assert (await app.store.get("r")).status == "waiting"
+        assert await roles_and_texts(app) == [("user", "go"), ("assistant", "done")]
+        await app.resume("r")
+        assert await handle.result() == "done"
 
 
 @pytest.mark.parametrize("asks", ["interrupts_pay", "ask_person"])

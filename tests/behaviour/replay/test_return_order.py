@@ -154,3 +154,58 @@ async def test_racing_calls_return_in_the_same_order_on_replay(tmp_path: Path, k
             handle = await app.start(racer, (kind, seed))
             live = await handle.result()
             assert (await app.replay(handle.id)).value == live
+
+
+@limpet.tool(effect="once", name="order_mail")
+async def mail(number: int) -> int:
+    """Have an effect that the code cancels before it starts."""
+    return number
+
+
+@pytest.mark.parametrize("loser", ["effect", "start", "read"])
+async def test_a_call_that_the_code_cancelled_before_it_began_is_not_made_on_replay(tmp_path: Path, loser: str) -> None:
+    """The log has nothing of it. The recorded results, after which the code cancels it, return first."""
+    calls: dict[str, Racer] = {
+        "effect": lambda run, number: run.step(mail, number),
+        "start": lambda run, number: run.start(leaf, f"{number}"),
+        "read": lambda run, number: run.step(large, number),
+    }
+    begins = False
+
+    @limpet.agent(name="order_canceller")
+    async def canceller(run: limpet.Run) -> int:
+        async def lose() -> None:
+            async with run.scope("loser"):
+                await calls[loser](run, 1)
+
+        losing = asyncio.create_task(lose() if begins else asyncio.sleep(60))  # noqa: TID251 - cancelled at once
+        await asyncio.sleep(0)  # noqa: TID251 - the other branch makes its call
+        found = await run.step(look, 1) + await run.step(look, 2)
+        losing.cancel()
+        await asyncio.wait([losing])
+        async with run.scope("later"):
+            assert await run.ask("go on?")
+        return found
+
+    url = f"sqlite:///{tmp_path}/limpet.db"
+    async with limpet.open(url, agents=[canceller, leaf]) as app:
+        await app.start(canceller, id="r")
+        await until_waiting(app)
+    begins = True
+    async with limpet.open(url, agents=[canceller, leaf]) as app:
+        replayed = await app.replay("r")
+        assert replayed.how == "waits"
+        [request] = await app.inbox()
+        await app.answer(request, True, by="ann")
+        handle = await app.get("r")
+        assert await handle.result() == 3
+        kinds = [event.kind async for event in handle.events()]
+        assert kinds.count("step.started") == (3 if loser == "read" else 2)
+        assert "agent.called" not in kinds
+
+
+async def until_waiting(app: limpet.App) -> None:
+    """Wait until the run waits for a person."""
+    with app.store.watch() as watch:
+        while (await app.store.get("r")).status != "waiting":
+            await watch.changed()

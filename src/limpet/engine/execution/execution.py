@@ -114,8 +114,14 @@ class Execution:
             )
         return record
 
+    async def catch_up(self) -> None:
+        """Wait before a call that is not recorded, while recorded ones return: the code may cancel it then."""
+        if self.return_order.has_recorded:
+            await self.gate.wait_until_quiet()
+
     async def check_new(self, name: str) -> None:
         """Stop the run before an effect that diverges from the log, after waiting until the code is quiet."""
+        await self.catch_up()
         try:
             try:
                 self.lookup.check_new(name)

@@ -91,6 +91,11 @@ class ReturnOrder:
         if self._recorded and self._recorded[-1] == end:
             self._recorded.pop()
 
+    @property
+    def has_recorded(self) -> bool:
+        """Whether recorded ends have not returned yet. Some are never called again."""
+        return bool(self._recorded)
+
     @contextmanager
     def loading(self) -> Iterator[None]:
         """Let no other call return while the result of one that has had its turn is loaded."""

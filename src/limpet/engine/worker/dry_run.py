@@ -6,7 +6,7 @@ instead of written.
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -49,11 +49,15 @@ class AllowedTools(UserCode):
         self._allow = frozenset(allow)
         self.stop: Callable[[LimpetError], object] = lambda _: None
         """Called with the error that ends the dry run."""
+        self.catch_up: Callable[[], Awaitable[None]] | None = None
+        """Waits before that, because the code may cancel the call."""
 
     async def __call__(self, tool: Tool[..., Any, Any], /, fn: Callable[..., Any], args: Bound, call: Call) -> Any:
         """Call an allowed function, or end the dry run."""
         if tool.name in self._allow and fn is tool.fn:
             return await super().__call__(tool, fn, args, call)
+        if self.catch_up is not None:
+            await self.catch_up()
         self.stop(NotRecorded(tool=tool.name, effect=tool.traits.effect))
         raise asyncio.CancelledError
 
@@ -87,7 +91,7 @@ class DryRun(RunDriver):
 
     def _execution(self, *, is_undoing: bool = False) -> Execution:
         x = super()._execution(is_undoing=is_undoing)
-        self._blocked.stop, x.is_dry_run = x.gate.stop, True
+        self._blocked.stop, self._blocked.catch_up, x.is_dry_run = x.gate.stop, x.catch_up, True
         x.on_step = lambda number: self._on_step_reached(x, number)
         return x
 
