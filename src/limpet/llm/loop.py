@@ -407,7 +407,7 @@ class _Loop:
         # Nothing comes between an answer and the end of the run, which stores both.
         await self._conversation.put_all(name, self._x.find(name, b.MessageSaid), added, is_flushed=bool(calls))
         if not calls:  # A user may have interrupted, which a commit would have shown.
-            await self._x.recorder.retry_store(self._x.journal.refresh)
+            await self._x.recorder.write_until_stored(self._x.journal.refresh)
         chosen = ", ".join(call.name for call in calls) or "answer"
         over = list(dict.fromkeys(["answer", *self._tools, chosen]))
         why = reply.text[:500] or "it did not say" if calls else "it has an answer"  # its text is in the message
