@@ -107,13 +107,15 @@ class Waits:
             *bodies, last_seen=last_seen, legs=expiration.runs, on_placed=None if ticket is None else ticket.issue
         )
         self._expirations.pop(name, None)
-        if written and ticket is None and name in self._slots:
-            self._slots[name] = slot._replace(wake=self._expiry(request))
-        elif written and ticket is not None and name in self._slots and not slot.ended.done():
+        is_open = written and name in self._slots
+        if ticket is None:
+            if is_open:  # The next person is asked.
+                self._slots[name] = slot._replace(wake=self._expiry(request))
+        elif is_open and not slot.ended.done():
             del self._slots[name]
             assert isinstance(bodies[-1], b.WaitEnded)
             slot.ended.set_result((bodies[-1], ticket.take()))
-        elif ticket is not None:
+        else:
             ticket.cancel()
         return written
 
