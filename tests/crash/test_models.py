@@ -141,7 +141,7 @@ async def harness(
                 await answering
 
 
-@pytest.mark.parametrize(("kind", "last", "by"), [("disk", 60, 8), ("support", 150, 30)])
+@pytest.mark.parametrize(("kind", "last", "by"), [("disk", 54, 8), ("support", 150, 30)])
 async def test_an_llm_run_killed_at_any_commit_is_continued(
     harness: ModelHarness, full: bool, kind: str, last: int, by: int
 ) -> None:

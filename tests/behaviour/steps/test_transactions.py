@@ -7,6 +7,7 @@ import pytest
 
 import limpet
 from limpet import testing
+from limpet.errors import ConnectionLost, StoreUnavailable
 
 
 def execute(sql: str) -> list[Any]:
@@ -81,3 +82,43 @@ async def test_the_partial_value_of_a_failed_transaction_is_redacted(tmp_path: P
         await (await app.start(agent, id="r1")).result(timeout="30s")
         assert "step.progressed" in await kinds(app, "r1")
         assert "hunter2" not in str(await app.log("r1"))
+
+
+@limpet.tool(effect="none", name="tx_look")
+async def tx_look(n: int) -> int:
+    return n
+
+
+@limpet.agent(name="tx_lost")
+async def tx_lost(run: limpet.Run) -> int:
+    written = await run.step(tx_write, 1)
+    return await run.step(tx_look, len(written))
+
+
+async def test_a_lost_reply_after_which_the_log_cannot_be_read_releases_the_run(tmp_path: Path) -> None:
+    """The run continues with the committed result, and none of its calls waits for one that never returns."""
+    lost: list[str] = []
+    async with limpet.open(f"sqlite:///{tmp_path}/t.db", agents=[tx_lost]) as app:
+        transact, read = app.store.transact, app.store.read
+
+        async def transacting(*args: Any, **more: Any) -> Any:
+            done = await transact(*args, **more)
+            if not lost:
+                lost.append("reply")
+                raise ConnectionLost(reason="test")
+            return done
+
+        async def reading(*args: Any, **more: Any) -> Any:
+            if lost == ["reply"]:
+                lost.append("read")
+                raise StoreUnavailable(reason="test")
+            return await read(*args, **more)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(app.store, "transact", transacting)
+            patched.setattr(app.store, "read", reading)
+            assert await app.run(tx_lost, id="r") == len("wrote 1")
+        assert lost == ["reply", "read"]
+        kinds = [event.kind async for event in (await app.get("r")).events()]
+        assert kinds.count("step.completed") == 2
+        assert kinds.count("run.released") == 1

@@ -1,5 +1,6 @@
 """One execution of a run's code by one worker: the state that all methods of `Run` share."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from limpet.engine.execution.strands import current_caller, current_scope
 from limpet.engine.replay.history import Opening, Record
 from limpet.engine.replay.learned import Learned
 from limpet.engine.replay.lookup import Lookup
-from limpet.engine.replay.return_order import ReturnOrder
+from limpet.engine.replay.return_order import LONGEST, QUIET, ReturnOrder
 from limpet.errors import (
     DeadlineExceeded,
     Divergence,
@@ -116,8 +117,13 @@ class Execution:
 
     async def catch_up(self) -> None:
         """Wait before a call that is not recorded, while recorded ones return: the code may cancel it then."""
-        if self.return_order.has_recorded:
-            await self.gate.wait_until_quiet()
+        quiet, seen = 0, self.gate.activity
+        for _ in range(LONGEST):
+            if not self.return_order.has_recorded or quiet == 2 * QUIET:
+                return
+            await asyncio.sleep(0)  # noqa: TID251 - an iteration of the event loop, not time
+            quiet = quiet + 1 if seen == self.gate.activity else 0
+            seen = self.gate.activity
 
     async def check_new(self, name: str) -> None:
         """Stop the run before an effect that diverges from the log, after waiting until the code is quiet."""

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from threading import get_ident
 
 from limpet.engine.replay.scopes import Scope, unscoped
 
@@ -29,7 +30,12 @@ def set_scope(scope: Scope) -> None:
 def current_caller() -> Hashable:
     """Return the calling thread of a blocking agent, or the asyncio task."""
     thread = _thread.get()
-    return asyncio.current_task() if thread is None else thread
+    if thread is not None:
+        return thread
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # another thread than the agent's
+        return get_ident()
 
 
 def calling_strand() -> Hashable:

@@ -17,6 +17,8 @@ __all__ = ["DeferredTicket", "ReturnOrder"]
 
 # Iterations of the event loop without a call; enough for a result to pass through some layers of tasks.
 QUIET = 10
+# Iterations after which the next call returns also to code that polls, and is never quiet.
+LONGEST = 200
 # Live ends come after all recorded ones.
 LIVE = 1 << 62
 
@@ -42,7 +44,8 @@ class ReturnOrder:
         """The strand of the code to which the last result returned."""
         self._on_the_way = 0
         """Number of results that have had their turn, and are being loaded or wait for their task to go on."""
-        self._quiet = 0
+        self._quiet = self._age = 0
+        """Iterations since the code was active, and since the last result returned, as far as calls wait."""
         self._is_scheduled = False
 
     def has_before(self, seq: int) -> bool:
@@ -67,7 +70,7 @@ class ReturnOrder:
         """
         if strand == self._receiver:
             self._is_received = True
-        self._quiet = 0
+            self._quiet = 0
 
     def issue_ticket(self) -> int:
         """Return a ticket for an end that was just recorded."""
@@ -126,7 +129,7 @@ class ReturnOrder:
         else:
             return False
         self._is_received, self._receiver = False, strand  # as in `_let_return`
-        self._quiet = 0
+        self._quiet = self._age = 0
         return True
 
     async def wait_turn(self, ticket: int, strand: Hashable) -> None:
@@ -139,10 +142,10 @@ class ReturnOrder:
         self._schedule()
         try:
             await turn
-        except asyncio.CancelledError:
+        except BaseException:
             self._waiting = [each for each in self._waiting if each.turn is not turn]
             self.cancel_ticket(ticket)
-            if not turn.cancelled():
+            if turn.done() and not turn.cancelled():
                 self._arrive()
             raise
         self._arrive()
@@ -156,7 +159,7 @@ class ReturnOrder:
             self._recorded.pop()
         self._issued.pop(ticket, None)
         self._is_received, self._receiver = False, strand
-        self._quiet = 0
+        self._quiet = self._age = 0
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
@@ -167,9 +170,10 @@ class ReturnOrder:
         """Run once per iteration of the event loop, while a call waits whose predecessors have returned."""
         self._is_scheduled = False
         self._quiet += 1
+        self._age += 1
         if not self._waiting or self._on_the_way or not self._is_first_issued(self._waiting[0].ticket):
             return
-        if self._quiet >= QUIET:
+        if self._quiet >= QUIET or self._age >= LONGEST:
             ticket, strand, turn = self._waiting.pop(0)
             self._let_return(ticket, strand)
             if not turn.done():

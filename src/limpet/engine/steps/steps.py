@@ -121,8 +121,9 @@ class Steps:
         try:
             while not _is_settled(latest):
                 latest = await self._next(step, latest)
-        except asyncio.CancelledError:
-            self.note_cancelled(step, latest)
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError):
+                self.note_cancelled(step, latest)
             if step.ticket is not None:
                 step.ticket.cancel()
             raise
@@ -525,7 +526,7 @@ class Steps:
                 return done[0]
             except (ConnectionLost, StoreBusy):
                 await x.kit.clock.sleep(SECOND)
-                await x.recorder.retry_store(x.journal.refresh)
+                await x.recorder.write_until_stored(x.journal.refresh)
                 record = x.history.records.get(step.name)
                 if record is not None and isinstance(record.settled, b.StepCompleted):
                     return record.settled

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from limpet.engine.replay.return_order import ReturnOrder
+from limpet.engine.replay.return_order import LONGEST, ReturnOrder
 
 
 async def entering(turnstile: ReturnOrder, ticket: int, seen: list[int]) -> None:
@@ -139,3 +139,17 @@ async def test_a_call_of_another_strand_does_not_let_the_next_result_return() ->
     assert not turnstile.take_turn(5, "other")
     turnstile.note_call("one")
     assert turnstile.take_turn(5, "other")
+
+
+async def test_code_that_polls_does_not_hold_up_the_next_result_for_ever() -> None:
+    """Neither code that makes calls in another strand, nor the code to which the last result returned."""
+    for polling in ("one", "other"):
+        turnstile = ReturnOrder([3, 5])
+        assert turnstile.take_turn(3, "one")
+        waiting = asyncio.create_task(turnstile.wait_turn(5, "next"))
+        polls = 0
+        while not waiting.done():
+            turnstile.note_call(polling)
+            await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop
+            polls += 1
+            assert polls <= 2 * LONGEST
