@@ -31,8 +31,8 @@ def crash_a_backend(server: PostgresServer) -> None:
             found = server.sql(f"{BACKENDS} AND query LIKE '%COMMIT%' LIMIT 1") or server.sql(f"{BACKENDS} LIMIT 1")
             break
         time.sleep(0.1)  # noqa: TID251 - a real server
-    [(pid,)] = found
-    os.kill(int(str(pid)), signal.SIGKILL)
+    for (pid,) in found:
+        os.kill(int(str(pid)), signal.SIGKILL)
 
 
 def terminate_all(server: PostgresServer) -> None:
