@@ -373,3 +373,33 @@ async def test_a_model_with_aliases_is_accepted_as_input() -> None:
         assert await app.run(agent, Aliased(orderId="o-1")) == "o-1"
         for given in ({"orderId": "o-2"}, {"order_id": "o-2"}):
             assert await (await app.start("agent", given)).result() == "o-2"
+
+
+@limpet.tool(effect="none", name="handoffs_read")
+async def handoffs_read(number: int) -> int:
+    """Read a number."""
+    return number
+
+
+@pytest.mark.parametrize("strategy", ["every_step", "on_state_change"])
+async def test_a_caller_is_charged_for_steps_that_were_stored_with_the_end_of_the_called_run(strategy: Any) -> None:
+    """Under `on_state_change`, reads are not stored one by one; the answer of an LLM agent never is."""
+
+    @limpet.agent(name="handoffs_reader", checkpoint=strategy)
+    async def reader(run: limpet.Run, _: None) -> int:
+        return sum([await run.step(handoffs_read, number) for number in range(3)])
+
+    talker = limpet.llm_agent("handoffs_talker", model=testing.ScriptedModel("done"), instructions="Talk.")
+
+    @limpet.agent(name="handoffs_caller", budget=limpet.Budget(max_steps=50))
+    async def caller(run: limpet.Run) -> None:
+        await run.call(reader, None)
+        await run.call(talker, "go")
+        await run.ask("go on?")
+
+    async with testing.app(caller, reader, talker) as app:
+        await app.start(caller, id="r")
+        await app.settle()
+        spent = (await app.state("r")).whole.spent
+        assert spent.steps == 4
+        assert spent.tokens > 0

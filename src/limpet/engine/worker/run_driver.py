@@ -551,6 +551,8 @@ class RunDriver:
         x = self._x
         assert x is not None
         try:
+            if self._is_called:  # The caller is charged for everything, also for what is not stored yet.
+                await x.recorder.retry_store(x.journal.flush)
             while True:
                 last_seen = x.journal.last_seen
                 if x.journal.fold.cancel is not None and not isinstance(ended, b.RunCancelled):
