@@ -405,8 +405,9 @@ class _Loop:
         whole = record_of(kept, "") if calls and kept.thoughts is not None else None
         added = [self._conversation.message("assistant", content, reply=whole)]
         # Nothing comes between an answer and the end of the run, which stores both.
-        await self._conversation.put_all(name, self._x.find(name, b.MessageSaid), added, is_flushed=bool(calls))
-        if not calls:  # A user may have interrupted, which a commit would have shown.
+        record = self._x.find(name, b.MessageSaid)
+        await self._conversation.put_all(name, record, added, is_flushed=bool(calls))
+        if record is None and not calls:  # A user may have interrupted, which a commit would have shown.
             await self._x.recorder.write_until_stored(self._x.journal.refresh)
         chosen = ", ".join(call.name for call in calls) or "answer"
         over = list(dict.fromkeys(["answer", *self._tools, chosen]))
