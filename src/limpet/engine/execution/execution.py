@@ -12,7 +12,7 @@ from limpet.engine.execution.code_state import CodeState
 from limpet.engine.execution.gate import Gate
 from limpet.engine.execution.kit import Kit
 from limpet.engine.execution.recorder import Recorder
-from limpet.engine.execution.strands import current_caller, current_scope
+from limpet.engine.execution.strands import current_scope, current_strand
 from limpet.engine.replay.history import Opening, Record
 from limpet.engine.replay.learned import Learned
 from limpet.engine.replay.lookup import Lookup
@@ -80,7 +80,7 @@ class Execution:
         """Return the name in the log of a call that the code makes now."""
         if self.handed_to is not None and not self.gate.is_closed:
             raise HandedOff(run=self.run, agent=self.handed_to)
-        strand = current_caller()
+        strand = current_strand()
         self.note_call(strand)
         return current_scope().take(name, strand)
 
@@ -127,7 +127,9 @@ class Execution:
 
     async def check_new(self, name: str) -> None:
         """Stop the run before an effect that diverges from the log, after waiting until the code is quiet."""
-        await self.catch_up()
+        if self.return_order.has_recorded:
+            await self.catch_up()
+            await self.gate.wait_until_open()  # The run may have begun to park or stop meanwhile.
         try:
             try:
                 self.lookup.check_new(name)

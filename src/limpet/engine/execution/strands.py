@@ -8,7 +8,7 @@ from threading import get_ident
 
 from limpet.engine.replay.scopes import Scope, unscoped
 
-__all__ = ["as_caller", "calling_strand", "current_caller", "current_scope", "enter_thread", "set_scope"]
+__all__ = ["as_caller", "calling_strand", "current_scope", "current_strand", "enter_thread", "set_scope"]
 
 _scope: ContextVar[Scope | None] = ContextVar("limpet_scope", default=None)
 _thread: ContextVar[int | None] = ContextVar("limpet_thread", default=None)
@@ -27,14 +27,14 @@ def set_scope(scope: Scope) -> None:
     _scope.set(scope)
 
 
-def current_caller() -> Hashable:
-    """Return the calling thread of a blocking agent, or the asyncio task."""
+def current_strand() -> Hashable:
+    """Return the strand of the current code."""
     thread = _thread.get()
     if thread is not None:
         return thread
     try:
         return asyncio.current_task()
-    except RuntimeError:  # another thread than the agent's
+    except RuntimeError:  # a thread that belongs to no strand of the agent
         return get_ident()
 
 

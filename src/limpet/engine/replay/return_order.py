@@ -17,7 +17,7 @@ __all__ = ["DeferredTicket", "ReturnOrder"]
 
 # Iterations of the event loop without a call; enough for a result to pass through some layers of tasks.
 QUIET = 10
-# Iterations after which the next call returns also to code that polls, and is never quiet.
+# Iterations after which the next call returns even if the code polls, and so is never quiet.
 LONGEST = 200
 # Live ends come after all recorded ones.
 LIVE = 1 << 62
@@ -45,7 +45,7 @@ class ReturnOrder:
         self._on_the_way = 0
         """Number of results that have had their turn, and are being loaded or wait for their task to go on."""
         self._quiet = self._age = 0
-        """Iterations since the code was active, and since the last result returned, as far as calls wait."""
+        """Iterations, counted while calls wait: since the code was active, and since the last result returned."""
         self._is_scheduled = False
 
     def has_before(self, seq: int) -> bool:

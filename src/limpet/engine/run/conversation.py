@@ -128,7 +128,10 @@ class RunConversation:
         *,
         is_flushed: bool = True,
     ) -> None:
-        """Append messages together with the run's own event; unless `is_flushed`, with the next events of the run."""
+        """Append messages together with the run's own event.
+
+        Unless `is_flushed`, they are written with the next events of the run.
+        """
         x = self._x
         await x.gate.wait_until_open()
         if record is not None:
@@ -139,9 +142,11 @@ class RunConversation:
         def note(seq: int) -> b.MessageSaid:
             return b.MessageSaid(name=name, conversation=self.id, message=seq, count=len(messages))
 
-        await x.recorder.write_until_stored(self._writer.look)
-        x.journal.say(self._writer, OutgoingMessages(tuple(messages), note), blobs)
-        await x.recorder.finish(x.return_order.issue_ticket(), "say_returns" if is_flushed else None)
+        with x.gate.work():
+            await x.recorder.write_until_stored(self._writer.look)
+            x.journal.say(self._writer, OutgoingMessages(tuple(messages), note), blobs)
+            ticket = x.return_order.issue_ticket()
+        await x.recorder.finish(ticket, "say_returns" if is_flushed else None)
 
     async def put_all(
         self,

@@ -24,7 +24,7 @@ from limpet.engine.definitions.types import codec_of
 from limpet.engine.execution.execution import Execution
 from limpet.engine.execution.handle import Handle, ReadOnlyPort
 from limpet.engine.execution.principal import Principal, Sender
-from limpet.engine.execution.strands import current_caller, current_scope, set_scope
+from limpet.engine.execution.strands import current_scope, current_strand, set_scope
 from limpet.engine.replay.history import Record
 from limpet.engine.replay.scopes import Scope
 from limpet.engine.run.artifacts import Artifacts
@@ -565,7 +565,7 @@ class Run(Generic[S]):
         Returns False if the log has effects in this scope that the code has not reached again, because then old code
         has run past this point; else True. The answer is recorded, so a run never switches.
         """
-        self._x.note_call(current_caller())
+        self._x.note_call(current_strand())
         scope = current_scope()
         name = f"{scope.path}version:{change}#1"
         record = self._x.find(name, b.VersionChosen)
@@ -618,7 +618,7 @@ class ScopeEntry(AbstractAsyncContextManager[None]):
 
     def enter(self) -> Coroutine[Any, Any, None]:
         """Enter the scope now; return a coroutine that sets the plan item's status to `doing`."""
-        strand = current_caller()
+        strand = current_strand()
         self._run._x.note_call(strand)
         self._before = current_scope()
         set_scope(self._before.enter(self._name, strand))
@@ -634,7 +634,7 @@ class ScopeEntry(AbstractAsyncContextManager[None]):
     def _mark(self, verb: str, status: PlanStatus) -> Coroutine[Any, Any, None]:
         x = self._run._x
         index = x.state.working.item(self._name)
-        name = current_scope().take(f"scope.{verb}", current_caller())
+        name = current_scope().take(f"scope.{verb}", current_strand())
         record = x.find(name, b.StatePatched)
         if record is None and index is None:
             return _nothing()
@@ -672,7 +672,7 @@ class Turns(AsyncIterator[Turn]):
     async def advance(self) -> bool:
         """Start the next turn, or re-enter the current one. Returns False if `max` is reached."""
         x = self._x
-        x.note_call(current_caller())
+        x.note_call(current_strand())
         await x.gate.wait_until_open()
         if self._is_first and self._number:
             x.state.start_turn(self._loop)

@@ -17,7 +17,7 @@ from limpet.engine.definitions.tools import Tool, idempotency_key
 from limpet.engine.definitions.traits import Traits
 from limpet.engine.execution.execution import Execution
 from limpet.engine.execution.step import Latest, Step
-from limpet.engine.execution.strands import current_caller, current_scope
+from limpet.engine.execution.strands import current_scope, current_strand
 from limpet.engine.replay.history import Record
 from limpet.engine.steps.attempts import ProgressReports
 from limpet.engine.steps.steps import Steps
@@ -80,7 +80,7 @@ class PlainSteps:
         record = self._records.get(name)
         if record is not None and not _is_completed(record, bound):
             return None
-        strand = current_caller()
+        strand = current_strand()
         x.note_call(strand)
         scope.count(tool.step_name, strand)
         if record is None:
