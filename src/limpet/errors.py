@@ -921,7 +921,7 @@ class StoreRefused(LimpetError):
 
     reason: str
     code = "store_refused"
-    _summary = "The database refused the write: {reason}. Nothing was written."
+    _summary = "The database refused a statement: {reason}. Nothing was written."
     _hint = "Fix the cause (privileges, settings, disk space) and retry. You need not reopen the store."
 
 

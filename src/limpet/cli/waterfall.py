@@ -126,7 +126,7 @@ def _step(step: StepInfo, spans: Sequence[Span]) -> Row:
     if not error and step.status == "unknown":
         error = f"no answer: {step.attempts[-1].reason}"
     if step.status == "unknown" and step.key:
-        error = f"{error}; idempotency key {step.key}"
+        error = f"{error.removesuffix('.')}; idempotency key {step.key}"
     below = tuple(each for each in (step.note if step.status == "running" else "", error) if each)
     return Row(
         number=str(step.number),

@@ -294,8 +294,8 @@ class _Loop:
 
         self._head = head = await self._conversation.head(name, x.find(name, b.ValueRecorded), read)
         if newest:
-            return await x.recorder.retry_store(lambda: context_of(store, newest[0], x.run))
-        return await x.recorder.retry_store(
+            return await x.recorder.ask_store(lambda: context_of(store, newest[0], x.run))
+        return await x.recorder.ask_store(
             lambda: read_context(store, id, upto=head, window=window, run=x.run, cache=cache)
         )
 
@@ -326,7 +326,7 @@ class _Loop:
         if run in ("", self._x.run):
             return True
         try:
-            return (await self._x.recorder.retry_store(lambda: self._x.kit.store.get(run))).status in (
+            return (await self._x.recorder.ask_store(lambda: self._x.kit.store.get(run))).status in (
                 "completed",
                 "cancelled",
             )

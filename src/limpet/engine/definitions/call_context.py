@@ -20,7 +20,9 @@ __all__ = [
     "idempotency_key",
     "in_tool",
     "is_in_agent",
+    "is_in_tool",
     "leave_tool",
+    "made_in_tool",
 ]
 
 # The call of the running tool, AGENT in an agent's own code, None elsewhere.
@@ -141,6 +143,21 @@ def header_key() -> str:
 def is_in_agent() -> bool:
     """Return whether this is an agent's own code, where only calls through its run are durable."""
     return _place.get() is AGENT
+
+
+def is_in_tool() -> bool:
+    """Return whether this is the code of a tool, or a task that it started."""
+    return isinstance(_place.get(), Call)
+
+
+def made_in_tool() -> WrongCall:
+    """Return the error for a durable call in a tool.
+
+    A recorded step is not called again, so the next execution would not make the call, and diverge from the log.
+    """
+    reason = "A method of run was called inside a tool, which is not called again once its result is recorded"
+    fix = "Pass what the tool needs as arguments, and call methods of run in the agent's code."
+    return WrongCall(reason=reason, fix=fix)
 
 
 def enter_agent() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from limpet.engine.definitions.agents import Agent
+from limpet.engine.definitions.call_context import is_in_tool, made_in_tool
 from limpet.engine.definitions.tools import Tool
 from limpet.engine.definitions.upgrades import NOTHING, Versions
 from limpet.engine.execution.code_state import CodeState
@@ -96,7 +97,12 @@ class Execution:
         return self.lookup.last_step(current_scope().path) or self.journal.fold.step or None
 
     def note_call(self, strand: Hashable) -> None:
-        """Note that a strand of the code makes a durable call. Raises Suspended once the execution is closed."""
+        """Note that a strand of the code makes a durable call. Raises Suspended once the execution is closed.
+
+        Raises WrongCall in a tool.
+        """
+        if is_in_tool():
+            raise made_in_tool()
         self.gate.note_call()
         self.return_order.note_call(strand)
 

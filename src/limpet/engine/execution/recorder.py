@@ -12,7 +12,15 @@ from limpet.engine.execution.kit import Kit
 from limpet.engine.execution.strands import calling_strand
 from limpet.engine.replay.history import Opening, Record
 from limpet.engine.replay.return_order import ReturnOrder
-from limpet.errors import ConnectionLost, InvalidValue, LimpetError, StoreBusy
+from limpet.errors import (
+    ConnectionLost,
+    InvalidValue,
+    LimpetError,
+    StaleServer,
+    StoreBusy,
+    StoreRefused,
+    StoreUnavailable,
+)
 from limpet.events import AnyBody, Payload, inline
 from limpet.events import bodies as b
 from limpet.journal import Journal
@@ -78,6 +86,16 @@ class Recorder:
         except LimpetError as error:
             await self._gate.halt(error)
 
+    async def ask_store(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Return what the store returns to the code, retried until it is reachable.
+
+        If the store does not serve this worker, the run stops: that says nothing about the run, so it must not fail.
+        """
+        try:
+            return await self.retry_store(ask)
+        except (StoreRefused, StoreUnavailable, StaleServer) as error:
+            await self._gate.halt(error)
+
     async def retry_store(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Return what the store returns, retried until it is reachable. A repeated append is applied once."""
         while True:
@@ -89,7 +107,7 @@ class Recorder:
     async def load(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Return what the store returns, for a call that has had its turn to return: others wait for it."""
         with self._return_order.loading():
-            return await self.retry_store(ask)
+            return await self.ask_store(ask)
 
     async def append(self, body: AnyBody) -> None:
         """Append an event, durably."""

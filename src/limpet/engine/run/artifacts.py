@@ -5,6 +5,7 @@ from pathlib import Path
 
 from msgspec import UnsetType
 
+from limpet.engine.definitions.call_context import is_in_tool
 from limpet.engine.execution.execution import Execution
 from limpet.engine.execution.user_code import ThreadPool
 from limpet.engine.replay.history import Record
@@ -47,13 +48,15 @@ class Artifacts:
         payload = x.memory.artifacts.get(artifact)
         if payload is None or isinstance(payload.blob, UnsetType):
             raise NotFound(what="artifact", id=artifact)
-        return await x.recorder.load(lambda: read_whole(x.kit.store, payload))
+        # A tool may read it; a store that fails then fails the tool's attempt.
+        ask = x.recorder.retry_store if is_in_tool() else x.recorder.load
+        return await ask(lambda: read_whole(x.kit.store, payload))
 
     async def _store(
         self, name: str, data: bytes | str | Path, what: tuple[str, str], number: int | None
     ) -> ArtifactStored:
         x = self._x
-        content = await x.recorder.retry_store(lambda: x.kit.store.put_blob(_content(data)))
+        content = await x.recorder.ask_store(lambda: x.kit.store.put_blob(_content(data)))
         return ArtifactStored(
             name=name,
             artifact_id=x.kit.ids.new(),

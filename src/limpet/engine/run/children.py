@@ -195,7 +195,7 @@ class Children:
 
         async def tell() -> None:
             with suppress(WrongState, NotFound):
-                await x.recorder.retry_store(lambda: x.kit.store.send_commands(called.run, cancel, actor=x.kit.worker))
+                await x.recorder.ask_store(lambda: x.kit.store.send_commands(called.run, cancel, actor=x.kit.worker))
 
         task = asyncio.ensure_future(tell())
         self._cancel_tasks.add(task)
@@ -209,11 +209,11 @@ class Children:
             return True
         resume = b.ResumeRequested(command=f"{x.run}:resume-{record.ignored_return}", **sent_by_run(x.run))
         try:
-            await x.recorder.retry_store(lambda: x.kit.store.send_commands(called.run, resume, actor=x.kit.worker))
+            await x.recorder.ask_store(lambda: x.kit.store.send_commands(called.run, resume, actor=x.kit.worker))
         except NotFound:
             return False
         except WrongState:  # already resumed by another process, unless it has ended permanently
-            row = await x.recorder.retry_store(lambda: x.kit.store.get(called.run))
+            row = await x.recorder.ask_store(lambda: x.kit.store.get(called.run))
             if row.status in ("failed", "cancelled"):
                 return False
         with x.gate.work():
@@ -247,7 +247,7 @@ class Children:
         """Return the agent; one that is called by name is described by its stored contract."""
         if not isinstance(agent, str):
             return agent
-        return await self._x.recorder.retry_store(lambda: find_agent(self._x.kit.store, agent))
+        return await self._x.recorder.ask_store(lambda: find_agent(self._x.kit.store, agent))
 
     def _error_of(self, record: Record, returned: b.AgentReturned) -> LimpetError:
         """Return the error for a called run that did not complete.

@@ -197,10 +197,10 @@ class RunConversation:
             return seq
         if x.journal.has_messages:
             await x.recorder.flush()
-        found = None if read is None else await x.recorder.retry_store(read)
+        found = None if read is None else await x.recorder.ask_store(read)
         if found is not None:
             self._writer.adopt(found)
-        seq = found.seq if found is not None else await x.recorder.retry_store(self._last_seq)
+        seq = found.seq if found is not None else await x.recorder.ask_store(self._last_seq)
         await x.recorder.record(name, seq)
         return seq
 

@@ -549,14 +549,14 @@ class Steps:
         last_seen, step.last_seen = step.last_seen, None
         started = self._started(step, attempt)
         try:
-            leg = await x.recorder.retry_store(lambda: command.prepare(step.args, step.key, step.number))
+            leg = await x.recorder.ask_store(lambda: command.prepare(step.args, step.key, step.number))
             done = await self._write_start(
                 step,
                 attempt,
                 lambda: x.journal.append_with_command(started, leg=leg, last_seen=last_seen, blobs=step.blobs),
             )
             if isinstance(done, Missed):
-                raise await x.recorder.retry_store(lambda: command.refusal(leg, done))
+                raise await x.recorder.ask_store(lambda: command.refusal(leg, done))
         except LimpetError as error:
             x.journal.add(started, blobs=step.blobs)
             step.grant = None  # the approval was used

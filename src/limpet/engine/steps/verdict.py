@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from limpet.clock import Duration, microseconds
 from limpet.engine.definitions.traits import Traits
+from limpet.errors import WrongCall
 from limpet.policy.retry import Again, Attempt, Retry, decide
 
 __all__ = ["FailStep", "FindOut", "NotApplied", "Permanent", "RetryAfter", "TryAgain", "attempt_of", "judge"]
@@ -80,6 +81,6 @@ def attempt_of(number: int, error: BaseException) -> Attempt:
     return Attempt(
         number=number,
         error=error,
-        permanent=isinstance(error, Permanent),
+        permanent=isinstance(error, Permanent | WrongCall),
         retry_after=error.after if isinstance(error, RetryAfter) else None,
     )

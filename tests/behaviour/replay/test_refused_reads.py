@@ -1,0 +1,119 @@
+"""A store that refuses a read says nothing about the run: the run stops where it is, and does not fail."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+import limpet
+
+LARGE = "x" * 20_000
+Code = Callable[[limpet.Run], Coroutine[Any, Any, str]]
+calls: list[str] = []
+
+
+@limpet.tool(effect="once")
+async def large() -> str:
+    """Return a result that is stored as a blob."""
+    calls.append("large")
+    return LARGE
+
+
+@limpet.agent()
+async def helper(run: limpet.Run, given: str) -> str:
+    """Return a large result."""
+    return LARGE
+
+
+async def step(run: limpet.Run) -> str:
+    """Call a tool."""
+    found = await run.step(large)
+    await run.ask("go on?")
+    return found
+
+
+async def child(run: limpet.Run) -> str:
+    """Call an agent."""
+    found = await run.call(helper, "x")
+    await run.ask("go on?")
+    return found
+
+
+async def messages(run: limpet.Run) -> str:
+    """Read the conversation."""
+    await run.say(LARGE)
+    await run.ask("go on?")
+    [found] = await run.messages()
+    return found.text
+
+
+async def content(run: limpet.Run) -> str:
+    """Read an artifact."""
+    stored = await run.artifact(LARGE, type="text/plain", summary="a text")
+    await run.ask("go on?")
+    return (await run.content(stored)).decode()
+
+
+async def content_in_a_tool(run: limpet.Run) -> str:
+    """Read an artifact in a tool, whose attempt fails and is repeated."""
+    stored = await run.artifact(LARGE, type="text/plain", summary="a text")
+    await run.ask("go on?")
+
+    @limpet.tool(effect="none", retry=limpet.Retry(100, first="10ms", cap="10ms"))
+    async def read() -> str:
+        return (await run.content(stored)).decode()
+
+    return await run.step(read)
+
+
+@contextmanager
+def refusing(file: Path) -> Iterator[None]:
+    """Make the database refuse to read blobs."""
+    with closing(apsw.Connection(str(file))) as db:
+        db.set_busy_timeout(10_000)
+        db.execute("ALTER TABLE limpet_chunks RENAME TO limpet_away")
+        try:
+            yield
+        finally:
+            db.execute("ALTER TABLE limpet_away RENAME TO limpet_chunks")
+
+
+@pytest.mark.parametrize("code", [step, child, messages, content], ids=lambda each: each.__name__)
+async def test_a_refused_read_stops_the_run(code: Code, tmp_path: Path) -> None:
+    """The run waits for an operator with the reason; resumed, it has the same result, with no call repeated."""
+    calls.clear()
+    agent: limpet.Agent[None, str] = limpet.agent(name="reader")(code)
+    url = f"sqlite:///{tmp_path}/a.db"
+    async with limpet.open(url, agents=[agent, helper]) as app:
+        await app.start(agent, id="r")
+        while not await app.inbox():
+            await asyncio.sleep(0.01)  # noqa: TID251 - a real process
+    async with limpet.open(url, agents=[agent, helper]) as app:
+        with refusing(tmp_path / "a.db"):
+            await app.approve((await app.inbox())[0], by="ann")
+            row = await app.store.get("r")
+            while "operator" not in str(row.waits) and row.status != "failed":
+                await asyncio.sleep(0.01)  # noqa: TID251 - a real process
+                row = await app.store.get("r")
+        assert [str(wait) for wait in row.waits] == ["operator:refused"]
+        await app.resume("r")
+        assert await (await app.get("r")).result() == LARGE
+    assert calls == (["large"] if code is step else [])
+
+
+async def test_a_refused_read_in_a_tool_fails_its_attempt(tmp_path: Path) -> None:
+    """The tool is retried, and succeeds when the database is well."""
+    agent = limpet.agent(name="reader")(content_in_a_tool)
+    async with limpet.open(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as app:
+        await app.start(agent, id="r")
+        while not (asked := await app.inbox()):
+            await asyncio.sleep(0.01)  # noqa: TID251 - a real process
+        with refusing(tmp_path / "a.db"):
+            await app.approve(asked[0], by="ann")
+            while not [each for each in await app.steps("r") if each.attempt_count > 1]:
+                await asyncio.sleep(0.01)  # noqa: TID251 - a real process
+        assert await (await app.get("r")).result() == LARGE
