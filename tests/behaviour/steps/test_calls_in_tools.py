@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -183,3 +184,78 @@ async def test_a_tool_may_read_artifacts_and_the_state() -> None:
 
     async with testing.app(agent) as app:
         assert await app.run(agent) == "report: text"
+
+
+async def test_a_refused_call_is_not_retried_after_a_verify() -> None:
+    """The verify says that nothing was applied; the mistake is still in the code."""
+    calls: list[int] = []
+    runs: list[limpet.Run] = []
+
+    @limpet.tool(effect="once", retry=limpet.Retry(3))
+    async def pay() -> str:
+        calls.append(1)
+        await runs[-1].say("hello")
+        return "paid"
+
+    @pay.verify
+    async def was_paid() -> limpet.Done[str] | None:
+        return None
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        runs.append(run)
+        return await run.step(pay)
+
+    async with testing.app(agent) as app:
+        with pytest.raises(limpet.RunFailed, match="inside a tool"):
+            await (await app.start(agent)).result()
+    assert calls == [1]
+
+
+async def test_a_refused_call_in_a_compensation_asks_a_person_at_once() -> None:
+    """A retry would not help; the question says what is wrong."""
+    calls: list[int] = []
+    runs: list[limpet.Run] = []
+
+    @limpet.tool(effect="once")
+    async def book() -> str:
+        return "booked"
+
+    @book.compensate
+    async def cancel(result: str | None) -> None:
+        calls.append(1)
+        await runs[-1].say("undone")
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        runs.append(run)
+        await run.step(book)
+        raise ValueError("no seats")
+
+    async with testing.app(agent) as app:
+        await app.start(agent)
+        await app.settle()
+        [asked] = await app.inbox()
+        assert "result is recorded. Retry or skip?" in asked.question
+    assert calls == [1]
+
+
+async def test_a_scope_is_not_left_in_a_tool() -> None:
+    """Leaving it marks an item of the plan as done."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> str:
+        await run.patch(plan=["one"])
+        stack = AsyncExitStack()
+        await stack.enter_async_context(run.scope("one"))
+
+        @limpet.tool(effect="none")
+        async def leave() -> str:
+            with pytest.raises(limpet.WrongCall, match="inside a tool"):
+                await stack.aclose()
+            return "left"
+
+        return await run.step(leave)
+
+    async with testing.app(agent) as app:
+        assert await app.run(agent) == "left"

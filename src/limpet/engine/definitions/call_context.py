@@ -155,8 +155,11 @@ def made_in_tool() -> WrongCall:
 
     A recorded step is not called again, so the next execution would not make the call, and diverge from the log.
     """
-    reason = "A method of run was called inside a tool, which is not called again once its result is recorded"
-    fix = "Pass what the tool needs as arguments, and call methods of run in the agent's code."
+    reason = (
+        "A method of run was called inside a tool. Call it in the agent's code: a tool is not called again once its "
+        "result is recorded"
+    )
+    fix = "Pass what the tool needs as arguments."
     return WrongCall(reason=reason, fix=fix)
 
 

@@ -94,6 +94,9 @@ class Recorder:
         try:
             return await self.retry_store(ask)
         except (StoreRefused, StoreUnavailable, StaleServer) as error:
+            if self._gate.running_tools:  # One may wait for this call, and the stopped run waits for its tools.
+                self._gate.stop(error)
+                raise
             await self._gate.halt(error)
 
     async def retry_store(self, ask: Callable[[], Awaitable[T]]) -> T:

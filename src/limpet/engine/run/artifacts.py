@@ -44,11 +44,12 @@ class Artifacts:
     async def content(self, artifact: str) -> bytes:
         """Return the content of an artifact of this run; it never changes."""
         x = self._x
-        await x.gate.wait_until_open()
+        if not x.gate.running_tools:  # A tool may read it, and a held gate waits for running tools.
+            await x.gate.wait_until_open()
         payload = x.memory.artifacts.get(artifact)
         if payload is None or isinstance(payload.blob, UnsetType):
             raise NotFound(what="artifact", id=artifact)
-        # A tool may read it; a store that fails then fails the tool's attempt.
+        # In a tool, a store that fails is an error of the attempt.
         ask = x.recorder.retry_store if is_in_tool() else x.recorder.load
         return await ask(lambda: read_whole(x.kit.store, payload))
 

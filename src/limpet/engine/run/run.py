@@ -19,6 +19,7 @@ from limpet.clock import Duration, microseconds
 from limpet.context.slice import ContextSlice, Known, slice_of
 from limpet.engine.approvals.externals import External
 from limpet.engine.definitions.agents import Agent, Budget
+from limpet.engine.definitions.call_context import is_in_tool, made_in_tool
 from limpet.engine.definitions.tools import Tool
 from limpet.engine.definitions.types import codec_of
 from limpet.engine.execution.execution import Execution
@@ -626,6 +627,8 @@ class ScopeEntry(AbstractAsyncContextManager[None]):
 
     def leave(self, *, done: bool) -> Coroutine[Any, Any, None] | None:
         """Leave the scope; return a coroutine that sets the plan item's status to `done`, or None after an error."""
+        if is_in_tool():
+            raise made_in_tool()
         assert self._before is not None
         marking = self._mark("leave", "done") if done and not self._run._x.gate.is_closed else None
         set_scope(self._before)

@@ -12,7 +12,7 @@ from limpet.engine.definitions.tools import Tool, find_tool
 from limpet.engine.execution.execution import Execution
 from limpet.engine.execution.failures import failure_of, was
 from limpet.engine.steps.attempts import within
-from limpet.engine.steps.verdict import LEAVES_NOTHING, NOTHING_APPLIED
+from limpet.engine.steps.verdict import LEAVES_NOTHING, NOTHING_APPLIED, may_help
 from limpet.engine.waits.waits import Waits
 from limpet.events import Failure
 from limpet.events import bodies as b
@@ -155,8 +155,7 @@ class Compensation:
     def _retry_at(self, tool: Tool[..., Any, Any], attempt: int, failure: Failure) -> int | None:
         """Return when the next attempt is due; None if a person decides."""
         retry = tool.traits.retry or PATIENCE
-        is_retried = any(was(failure, kind) for kind in retry.on)
-        failed = Attempt(number=attempt, error=Exception(), permanent=not is_retried)
+        failed = Attempt(number=attempt, error=Exception(), permanent=not may_help(retry, failure))
         again = decide(retry, failed, self._x.random_fraction())
         return self._x.kit.now() + again.after if isinstance(again, Again) else None
 
@@ -170,7 +169,7 @@ class Compensation:
 
     async def _should_retry(self, tool: Tool[..., Any, Any], number: int, attempt: int, failure: Failure) -> bool:
         """Ask whether to retry a failed compensation."""
-        question = f"Undoing {tool.name} (step {number}) failed: {failure.message}. Retry or skip?"
+        question = f"Undoing {tool.name} (step {number}) failed: {failure.message.removesuffix('.')}. Retry or skip?"
         return await self._ask(tool, number, f"undo/{number}/request#{attempt}", question, ("retry", "skip"))
 
     async def _ask(

@@ -21,13 +21,12 @@ from limpet.engine.definitions.call_context import Call
 from limpet.engine.definitions.tools import StepCommand, Tool, check_tool, idempotency_key
 from limpet.engine.execution.execution import Execution
 from limpet.engine.execution.failures import failure_of
-from limpet.engine.execution.failures import was as failure_was
 from limpet.engine.execution.step import Latest, PackedResult, Step
 from limpet.engine.replay.history import Record
 from limpet.engine.steps.attempts import ProgressReports, TimedOut, within
 from limpet.engine.steps.stub_results import StubResults
 from limpet.engine.steps.unknown_outcomes import UnknownOutcomes
-from limpet.engine.steps.verdict import FailStep, FindOut, TryAgain, judge
+from limpet.engine.steps.verdict import FailStep, FindOut, TryAgain, judge, may_help
 from limpet.engine.waits.waits import Waits
 from limpet.errors import (
     ConnectionLost,
@@ -239,7 +238,7 @@ class Steps:
         retry, failure = step.tool.traits.retry, resolved.failure
         if failure is None:
             return await self._attempt(step, resolved.attempt, nothing_left=True)
-        if retry and resolved.attempt < retry.attempts and any(failure_was(failure, kind) for kind in retry.on):
+        if retry and resolved.attempt < retry.attempts and may_help(retry, failure):
             return await self._attempt(step, resolved.attempt + 1, nothing_left=True)
         return self._add(b.StepFailed(**step.place(resolved.attempt), failure=failure))
 

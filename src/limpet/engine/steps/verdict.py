@@ -9,10 +9,22 @@ from msgspec import Struct
 
 from limpet.clock import Duration, microseconds
 from limpet.engine.definitions.traits import Traits
+from limpet.engine.execution.failures import was
 from limpet.errors import WrongCall
+from limpet.events import Failure
 from limpet.policy.retry import Again, Attempt, Retry, decide
 
-__all__ = ["FailStep", "FindOut", "NotApplied", "Permanent", "RetryAfter", "TryAgain", "attempt_of", "judge"]
+__all__ = [
+    "FailStep",
+    "FindOut",
+    "NotApplied",
+    "Permanent",
+    "RetryAfter",
+    "TryAgain",
+    "attempt_of",
+    "judge",
+    "may_help",
+]
 
 NO_RETRY = Retry(1)
 # Effects of which a failed attempt leaves nothing: reads, and transactions, which are rolled back.
@@ -74,6 +86,11 @@ def judge(traits: Traits, attempt: int, error: BaseException | None, chance: flo
         return FindOut()
     again = decide(traits.retry or NO_RETRY, attempt_of(attempt, error), chance)
     return TryAgain(again.after) if isinstance(again, Again) else FailStep(unknown=not nothing_applied)
+
+
+def may_help(retry: Retry, failure: Failure) -> bool:
+    """Return whether a retry may help after this recorded failure. It does not after a mistake in the code."""
+    return any(was(failure, kind) for kind in retry.on) and not was(failure, WrongCall)
 
 
 def attempt_of(number: int, error: BaseException) -> Attempt:

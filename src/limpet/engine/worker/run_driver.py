@@ -643,7 +643,9 @@ class RunDriver:
                 self.log.info("another worker has taken over", step=x.journal.fold.step)
                 with suppress(LimpetError):
                     await x.journal.keep_late()
-            case Retryable() | StoreUnavailable() | StaleServer() | None:
+            case StoreUnavailable() | StaleServer():  # Released with a growing pause, if the store accepts that.
+                raise error
+            case Retryable() | None:
                 self.log.error("released after an error: %s", error, step=x.journal.fold.step)
                 with suppress(LimpetError):
                     self.wake_at = self._kit.now() + SECOND

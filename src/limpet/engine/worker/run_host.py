@@ -34,6 +34,8 @@ from limpet.errors import (
     LimpetError,
     NewerVersion,
     NotFound,
+    StaleServer,
+    StoreUnavailable,
     Tampered,
 )
 from limpet.events import Wait, seal_all
@@ -484,6 +486,9 @@ class RunHost:
             await self._park_for_operator(driver, "unreadable", str(error))
         except NewerVersion as error:
             await self._release_to_newer(driver, error)
+        except (StoreUnavailable, StaleServer) as error:
+            driver.log.error("released after an error: %s", error)  # noqa: TRY400 - no mistake of the code
+            await self._release_or_park(driver, error)
         except Exception as error:  # noqa: BLE001 - another worker may succeed
             driver.log.write(logging.ERROR, "unexpected error; releasing the run", error=error)
             await self._release_or_park(driver, error)
@@ -523,7 +528,7 @@ class RunHost:
             await self.store.append(Extend(run=row.id, after=row.head, fence=driver.fence, events=sealed))
 
     async def _release_or_park(self, driver: RunDriver, error: Exception) -> None:
-        """Release a run that raised an unexpected error, with a growing pause; after too many failures, park it."""
+        """Release a run that could not be driven here, with a growing pause; after too many failures, park it."""
         _cancel_code(driver)
         why = f"{type(error).__name__}: {error}"[:500]
         with suppress(LimpetError):  # if the store is unreachable, a later renewal returns the run and it is adopted
