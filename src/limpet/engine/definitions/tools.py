@@ -106,6 +106,8 @@ class Tool(Generic[P, T_co, R_co]):
         """Whether a result that must be durable is flushed before its step returns. If not, the caller appends it with
         what follows from it, before anything else uses it.
         """
+        self.is_for_store = False
+        """Whether the function only calls the store. If the store refuses, the run stops; the step does not fail."""
         self.fresh: tuple[Source, ...] = ()
         """External sources whose data must be fresh when a step starts."""
         self.command: StepCommand | None = None

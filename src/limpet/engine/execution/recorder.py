@@ -27,7 +27,10 @@ from limpet.journal import Journal
 from limpet.policy.checkpoint import Moment, Strategy, flushed_moments
 from limpet.stores.blobs import Blob
 
-__all__ = ["Recorder"]
+__all__ = ["NOT_SERVED", "Recorder"]
+
+NOT_SERVED = (StoreRefused, StoreUnavailable, StaleServer)
+"""Errors of a store that does not serve this worker. They say nothing about the run."""
 
 log = logging.getLogger("limpet")
 
@@ -93,7 +96,7 @@ class Recorder:
         """
         try:
             return await self.retry_store(ask)
-        except (StoreRefused, StoreUnavailable, StaleServer) as error:
+        except NOT_SERVED as error:
             if self._gate.running_tools:  # One may wait for this call, and the stopped run waits for its tools.
                 self._gate.stop(error)
                 raise

@@ -62,7 +62,7 @@ class Messenger:
 
     def _step(self, fn: Callable[..., Any], step_name: str, *args: Any) -> Coroutine[Any, Any, None]:
         tool: Tool[..., None, Any] = Tool(fn, f"limpet.{fn.__name__}", _TRAITS)
-        tool.step_name = step_name
+        tool.step_name, tool.is_for_store = step_name, True
         step, record = self._steps.find(tool, args, {})
         return self._steps.run(step, record)
 

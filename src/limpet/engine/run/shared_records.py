@@ -325,7 +325,7 @@ class RunRecords:
             return msgspec.json.decode(encode(await read_record(store, record)))
 
         tool: Tool[..., Any, Any] = Tool(read, "limpet.record", _READ)
-        tool.step_name = f"record:{name}"
+        tool.step_name, tool.is_for_store = f"record:{name}", True
         step, record = self._steps.find(tool, (name,), {})
 
         async def run() -> SharedRecord:

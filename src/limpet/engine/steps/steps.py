@@ -21,6 +21,7 @@ from limpet.engine.definitions.call_context import Call
 from limpet.engine.definitions.tools import StepCommand, Tool, check_tool, idempotency_key
 from limpet.engine.execution.execution import Execution
 from limpet.engine.execution.failures import failure_of
+from limpet.engine.execution.recorder import NOT_SERVED
 from limpet.engine.execution.step import Latest, PackedResult, Step
 from limpet.engine.replay.history import Record
 from limpet.engine.steps.attempts import ProgressReports, TimedOut, within
@@ -396,11 +397,14 @@ class Steps:
             try:
                 output = await self._perform(step, call)
             except Exception as error:  # noqa: BLE001 - every error of a tool is recorded
-                return self.note_failed(step, attempt, call, error)
+                if not (step.tool.is_for_store and isinstance(error, NOT_SERVED)):
+                    return self.note_failed(step, attempt, call, error)
+                refused = error
             else:
                 return self.note_completed(step, attempt, output, call)
             finally:
                 reports.close()
+        return await x.gate.halt(refused)
 
     def _start_events(self, step: Step, attempt: int) -> Sequence[AnyBody]:
         """Return the events that start an attempt. If the budget is limited, they reserve what the attempt may use."""

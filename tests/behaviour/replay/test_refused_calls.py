@@ -1,4 +1,4 @@
-"""A store that refuses a read says nothing about the run: the run stops where it is, and does not fail."""
+"""A store that refuses a call says nothing about the run: the run stops where it is, and does not fail."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
@@ -231,3 +231,45 @@ async def test_a_tool_may_read_while_the_run_is_asked_to_stop(tmp_path: Path) ->
         with pytest.raises(limpet.RunCancelled):
             await handle.result()
         assert [each.status for each in await app.steps(handle.id)] == ["completed"]
+
+
+async def signals(run: limpet.Run) -> None:
+    """Send a signal."""
+    await run.signal("other", "go", "now")
+
+
+async def patches(run: limpet.Run) -> None:
+    """Send a patch."""
+    await run.send_patch("other", goal="another")
+
+
+@pytest.mark.parametrize(("send", "kind"), [(signals, "signal.received"), (patches, "patch.received")])
+async def test_a_refused_message_to_another_run_stops_the_sender(
+    send: Callable[[limpet.Run], Coroutine[Any, Any, None]], kind: str, tmp_path: Path
+) -> None:
+    """The step does not fail, because the message can be sent when the database is well. It is sent once."""
+
+    @limpet.agent()
+    async def other(run: limpet.Run) -> str:
+        return await run.receive("end", str)
+
+    @limpet.agent()
+    async def sender(run: limpet.Run) -> str:
+        await send(run)
+        return "sent"
+
+    async with limpet.open(f"sqlite:///{tmp_path}/a.db", agents=[other, sender]) as app:
+        await app.start(other, id="other")
+        with closing(apsw.Connection(str(tmp_path / "a.db"))) as db:
+            db.set_busy_timeout(10_000)
+            too_big = f"WHEN NEW.kind = '{kind}' BEGIN SELECT zeroblob(2000000000 + NEW.seq); END"
+            db.execute(f"CREATE TRIGGER refuse BEFORE INSERT ON limpet_events {too_big}")
+            await app.start(sender, id="r")
+            while (row := await app.store.get("r")).status in ("pending", "running"):
+                await asyncio.sleep(0.01)  # noqa: TID251 - a real process
+            assert [str(wait) for wait in row.waits] == ["operator:refused"]
+            db.execute("DROP TRIGGER refuse")
+        await app.resume("r")
+        assert await (await app.get("r")).result() == "sent"
+        assert [event.kind async for event in app.store.log("other")].count(kind) == 1
+        assert [each.status for each in await app.steps("r")] == ["completed"]
