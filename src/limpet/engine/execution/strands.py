@@ -8,7 +8,15 @@ from threading import get_ident
 
 from limpet.engine.replay.scopes import Scope, unscoped
 
-__all__ = ["as_caller", "calling_strand", "current_scope", "current_strand", "enter_thread", "set_scope"]
+__all__ = [
+    "as_caller",
+    "calling_strand",
+    "current_scope",
+    "current_strand",
+    "enter_thread",
+    "is_current_scope",
+    "set_scope",
+]
 
 _scope: ContextVar[Scope | None] = ContextVar("limpet_scope", default=None)
 _thread: ContextVar[int | None] = ContextVar("limpet_thread", default=None)
@@ -20,6 +28,11 @@ def current_scope() -> Scope:
     if scope is None:
         raise unscoped("A method of run")
     return scope
+
+
+def is_current_scope(scope: Scope | None) -> bool:
+    """Return whether the current code is in this scope."""
+    return _scope.get() is scope
 
 
 def set_scope(scope: Scope) -> None:

@@ -25,7 +25,7 @@ from limpet.engine.definitions.types import codec_of
 from limpet.engine.execution.execution import Execution
 from limpet.engine.execution.handle import Handle, ReadOnlyPort
 from limpet.engine.execution.principal import Principal, Sender
-from limpet.engine.execution.strands import current_scope, current_strand, set_scope
+from limpet.engine.execution.strands import current_scope, current_strand, is_current_scope, set_scope
 from limpet.engine.replay.history import Record
 from limpet.engine.replay.scopes import Scope
 from limpet.engine.run.artifacts import Artifacts
@@ -616,20 +616,24 @@ class ScopeEntry(AbstractAsyncContextManager[None]):
     def __init__(self, run: Run[Any], name: str) -> None:
         self._run, self._name = run, name
         self._before: Scope | None = None
+        self._entered: Scope | None = None
 
     def enter(self) -> Coroutine[Any, Any, None]:
         """Enter the scope now; return a coroutine that sets the plan item's status to `doing`."""
         strand = current_strand()
         self._run._x.note_call(strand)
         self._before = current_scope()
-        set_scope(self._before.enter(self._name, strand))
+        self._entered = self._before.enter(self._name, strand)
+        set_scope(self._entered)
         return self._mark("enter", "doing")
 
     def leave(self, *, done: bool) -> Coroutine[Any, Any, None] | None:
         """Leave the scope; return a coroutine that sets the plan item's status to `done`, or None after an error."""
+        assert self._before is not None
+        if not is_current_scope(self._entered):
+            return None  # Code that never ended is being destroyed, in the middle of any other code.
         if is_in_tool():
             raise made_in_tool()
-        assert self._before is not None
         marking = self._mark("leave", "done") if done and not self._run._x.gate.is_closed else None
         set_scope(self._before)
         return marking
