@@ -46,8 +46,7 @@ class Execution:
         self.is_undoing = is_undoing
         """Whether this execution is the run's compensation."""
         self.lookup = Lookup(self.run, self.history)
-        ends = (record.end for record in self.history.records.values() if record.end is not None)
-        self.return_order = ReturnOrder(ends)
+        self.return_order = ReturnOrder(self.history.records.values())
         self.gate = Gate(kit, self.run, journal.fold, ignores_commands=is_undoing)
         """Whether calls may start."""
         self.state = CodeState(journal, memory, self.return_order)
@@ -115,7 +114,9 @@ class Execution:
             raise
         if record is None:
             self.state.apply_overrides()
-        elif record.shared and record.has_other_args(asked, versions):
+            return None
+        self.return_order.calls.note_made(record.seq)
+        if record.shared and record.has_other_args(asked, versions):
             self.state.raise_flag(
                 f"{name} has other arguments than before the fork", "the recorded result is used, as before the fork"
             )

@@ -3,7 +3,7 @@
 Code that races (`asyncio.wait(FIRST_COMPLETED)`, `TaskGroup`) must have the same winner on replay. So results return in
 the order of the log, and the next one only after the code has become quiet. This costs sequential code nothing: its
 result is always the next, and its next call shows that it has received the last one. A call of another branch does not
-show that.
+show that. On replay, a result also waits for the calls that other branches made before it returned (`CallOrder`).
 """
 
 import asyncio
@@ -12,6 +12,9 @@ from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import NamedTuple
+
+from limpet.engine.replay.call_order import CallOrder
+from limpet.engine.replay.history import Record
 
 __all__ = ["DeferredTicket", "ReturnOrder"]
 
@@ -34,8 +37,11 @@ class _Waiting(NamedTuple):
 class ReturnOrder:
     """Queue in which the calls of one execution wait for their turn to return."""
 
-    def __init__(self, recorded: Iterable[int]) -> None:
-        self._recorded = sorted(recorded, reverse=True)
+    def __init__(self, records: Iterable[Record]) -> None:
+        known = list(records)
+        self._recorded = sorted((each.end for each in known if each.end is not None), reverse=True)
+        self.calls = CallOrder(known)
+        """The recorded calls that the code has not made yet."""
         self._tickets = count(LIVE)
         self._issued: dict[int, None] = {}
         self._waiting: list[_Waiting] = []
@@ -123,6 +129,8 @@ class ReturnOrder:
             return False
         recorded = self._recorded
         if recorded and ticket == recorded[-1]:  # The usual case on replay.
+            if self.calls.has_branches and self.calls.is_early(ticket):
+                return False
             recorded.pop()
         elif not recorded and self._is_first_issued(ticket):
             self._issued.pop(ticket, None)
