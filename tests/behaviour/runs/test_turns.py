@@ -447,3 +447,46 @@ async def test_a_blocking_agent_writes_the_same_log_as_an_async_one() -> None:
             logs.append([(event.kind, event.body.get("name")) for event in await app.log("r1")])
     assert logs[0] == logs[1]
     assert ends
+
+
+async def test_loops_of_turns_side_by_side_are_refused() -> None:
+    """A resumed run has one state, that at the start of a turn; the changes of the other loop would be lost."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> None:
+        async def loop(name: str) -> None:
+            async with run.scope(name):
+                async for _ in run.turns(max=2):
+                    await run.patch(facts={name: 1})
+
+        await asyncio.gather(loop("a"), loop("b"))
+
+    async with testing.app(agent) as app:
+        with pytest.raises(limpet.RunFailed, match="b/turns#1 while another branch is in a/turns#1"):
+            await app.run(agent)
+
+
+async def test_loops_of_turns_may_follow_each_other_and_be_nested() -> None:
+    """Also in branches that have ended, and if a loop was left early."""
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> int:
+        count = 0
+
+        async def loop(name: str) -> int:
+            found = 0
+            async with run.scope(name):
+                async for _ in run.turns(max=2):
+                    found += 1
+                    if name == "left":
+                        break
+            return found
+
+        for name in ("left", "whole"):
+            count += await asyncio.create_task(loop(name))
+        async for _ in run.turns(max=2):
+            count += await asyncio.create_task(loop("inner"))
+        return count
+
+    async with testing.app(agent) as app:
+        assert await app.run(agent) == 7

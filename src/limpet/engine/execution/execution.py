@@ -62,6 +62,8 @@ class Execution:
         """Callbacks for other conditions that the code subscribes to; these also wake a parked run."""
         self.versions: dict[str, dict[str, bool]] = {}
         """Choices of `run.version` made here, which may not be in the log yet, by scope."""
+        self.loops: dict[str, Hashable] = {}
+        """The strands that are in a loop of turns, by the loop's name."""
         self.handed_to: str | None = None
         """The agent that this run was handed off to."""
         self.is_dry_run = False

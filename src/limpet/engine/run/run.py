@@ -4,7 +4,8 @@ Every method is a plain function, not a coroutine function: it assigns the call'
 returns a coroutine. So `gather(run.step(a), run.call(b))` assigns the same names in every execution.
 """
 
-from collections.abc import AsyncIterator, Coroutine, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from functools import cached_property, partial
@@ -40,7 +41,7 @@ from limpet.engine.steps.plain_steps import PlainSteps
 from limpet.engine.steps.steps import Steps
 from limpet.engine.waits.questions import QuestionOptions, Questions
 from limpet.engine.waits.waits import Waits
-from limpet.errors import Expired, InvalidArgument, InvalidValue
+from limpet.errors import Expired, InvalidArgument, InvalidValue, WrongCall
 from limpet.events import Artifact, PlanStatus, Revision, StatePatch, canonical, inline
 from limpet.events import bodies as b
 from limpet.state.patch import Working, rebased
@@ -678,8 +679,10 @@ class Turns(AsyncIterator[Turn]):
 
     async def advance(self) -> bool:
         """Start the next turn, or re-enter the current one. Returns False if `max` is reached."""
-        x = self._x
-        x.note_call(current_strand())
+        x, strand = self._x, current_strand()
+        x.note_call(strand)
+        if self._is_first:
+            self._check_alone(strand)
         await x.gate.wait_until_open()
         if self._is_first and self._number:
             x.state.start_turn(self._loop)
@@ -697,7 +700,25 @@ class Turns(AsyncIterator[Turn]):
 
     def leave(self) -> None:
         """Return to the scope around the loop."""
+        self._x.loops.pop(self._loop, None)
         set_scope(self._outer)
+
+    def _check_alone(self, strand: Hashable) -> None:
+        """Raise WrongCall if another branch is in a loop beside this one.
+
+        A resumed run has the state at the start of its current turn, and two loops would have two of them.
+        """
+        loops = self._x.loops
+        for loop, other in list(loops.items()):
+            if isinstance(other, asyncio.Task) and other.done():
+                del loops[loop]
+            elif other != strand and not self._loop.startswith(f"{loop}/"):
+                raise WrongCall(
+                    reason=f"run.turns() was called in {self._loop} while another branch is in {loop}; "
+                    "a run has one loop of turns at a time, because it resumes with the state at the start of a turn",
+                    fix="Call an agent for each loop (`run.call`), or write a plain loop: each call is recorded.",
+                )
+        loops[self._loop] = strand
 
     async def _next(self) -> None:
         x = self._x
