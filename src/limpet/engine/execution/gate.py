@@ -5,8 +5,9 @@ every call raises Suspended and has no effect. The gate also counts what must no
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import NamedTuple, NoReturn
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, NamedTuple, NoReturn
 
 from limpet.engine.execution.kit import Kit
 from limpet.engine.replay.return_order import QUIET
@@ -16,6 +17,8 @@ from limpet.events import bodies as b
 from limpet.state import Fold
 
 __all__ = ["Gate", "OpenWait"]
+
+log = logging.getLogger("limpet")
 
 
 class OpenWait(NamedTuple):
@@ -41,6 +44,7 @@ class Gate:
         self._is_held = False
         self._closed: Suspended | None = None
         self._never: list[asyncio.Future[None]] = []
+        self._kept: set[asyncio.Task[None]] = set()
         self.stopped: LimpetError | None = None
         """Why the code cannot continue: a divergence, a lost lease, or a failure of the store."""
         self.busy_calls = 0
@@ -113,8 +117,33 @@ class Gate:
         self.reopen()
         for future in self._never:
             future.cancel()
+        for task in self._kept:
+            task.cancel()
         for slot in self.waiting.values():
             slot.ended.cancel()
+
+    def keep(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do work in a task of its own, which goes on when the code has cancelled its call.
+
+        The run does not park or end before that. Closing the gate cancels it.
+        """
+        if self._closed is not None:
+            return
+        task = asyncio.create_task(work(), name=f"limpet:{self._run}:kept")
+        self.busy_calls += 1
+        self._kept.add(task)
+        task.add_done_callback(self._end_kept)
+
+    def _end_kept(self, task: "asyncio.Task[None]") -> None:
+        self._kept.discard(task)
+        self.end_work()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("run %s: work for a cancelled call failed", self._run, exc_info=error)
+
+    @property
+    def kept(self) -> "tuple[asyncio.Task[None], ...]":
+        """The kept tasks that have not ended."""
+        return tuple(self._kept)
 
     def stop(self, error: LimpetError) -> None:
         """Stop the code here; the first reason is kept."""

@@ -89,6 +89,29 @@ class Recorder:
         except LimpetError as error:
             await self._gate.halt(error)
 
+    async def write_to_end(self, write: Callable[[], Awaitable[T]], withdraw: Callable[[T], object]) -> T:
+        """Return the result of a write that opens a call. It must be applied once if it is repeated.
+
+        If the code cancels the call meanwhile, the write is repeated, and `withdraw` gets its result, before the run
+        parks or ends. If the run is closed first, replay finds what is in the log, and the code cancels the call again.
+        """
+        gate = self._gate
+
+        async def write_again() -> None:
+            try:
+                done = await write()
+            except LimpetError:
+                return  # It was refused, so nothing is in the log.
+            if not gate.is_closed:
+                withdraw(done)
+
+        with gate.work():
+            try:
+                return await write()
+            except asyncio.CancelledError:
+                gate.keep(write_again)
+                raise
+
     async def ask_store(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Return what the store returns to the code, retried until it is reachable.
 

@@ -113,7 +113,6 @@ class Children:
     def __init__(self, execution: Execution, waits: Waits) -> None:
         self._x = execution
         self._waits = waits
-        self._cancel_tasks: set[asyncio.Future[None]] = set()
 
     def find(self, agent: Agent[Any, Any] | str, input: object, how: str) -> OutgoingCall:
         """Return the call that the code makes now: its name in the log, its input as JSON, and its record."""
@@ -134,7 +133,7 @@ class Children:
         await x.gate.wait_until_open()
         await recall_late(x, name)
         is_replayed = record is not None and record.settled is not None
-        if record is None or (record.ignored_return and not await self._resume_child(record)):
+        if record is None or (record.ignored_return and not await self._resume_again(record)):
             try:
                 await self._create(await self._resolve(sent.agent), sent, how)
             except LimpetError:
@@ -184,6 +183,11 @@ class Children:
             ContractError(agent=agent, what="result", reason=reason, faults=tuple(faults)), record.name
         )
 
+    def _withdraw_opened(self, name: str) -> None:
+        """Withdraw a call that the code has cancelled while it was being recorded."""
+        self._waits.note_withdrawn(name)
+        self._withdraw_call(self._x.history.records[name])
+
     def _withdraw_call(self, record: Record) -> None:
         """Cancel a called run because the code no longer waits for it. On replay, the command is sent again."""
         x, called = self._x, record.opened
@@ -197,16 +201,37 @@ class Children:
             with suppress(WrongState, NotFound):
                 await x.recorder.ask_store(lambda: x.kit.store.send_commands(called.run, cancel, actor=x.kit.worker))
 
-        task = asyncio.ensure_future(tell())
-        self._cancel_tasks.add(task)
-        task.add_done_callback(self._cancel_tasks.discard)
+        x.gate.keep(tell)
 
-    async def _resume_child(self, record: Record) -> bool:
-        """Resume a called run after a resume undid its failure. Returns False if it cannot be resumed."""
-        x, called = self._x, record.opened
-        assert isinstance(called, b.AgentCalled)
+    async def _resume_again(self, record: Record) -> bool:
+        """Await a called run again after a resume undid its failure. Returns False if it cannot be resumed.
+
+        If the code cancels the call meanwhile, it is withdrawn.
+        """
         if self._waits.returned(record) is not None:
             return True
+        x, is_added = self._x, False
+
+        async def write() -> bool:
+            nonlocal is_added
+            if not is_added:
+                if not await self._resume_child(record):
+                    return False
+                # From here the run can be cancelled: the fold counts it as awaited again.
+                x.journal.add(record.opened)
+                is_added = True
+            await x.recorder.flush()
+            return True
+
+        def withdraw(is_resumed: bool) -> None:
+            if is_resumed:
+                self._withdraw_opened(record.name)
+
+        return await x.recorder.write_to_end(write, withdraw)
+
+    async def _resume_child(self, record: Record) -> bool:
+        x, called = self._x, record.opened
+        assert isinstance(called, b.AgentCalled)
         resume = b.ResumeRequested(command=f"{x.run}:resume-{record.ignored_return}", **sent_by_run(x.run))
         try:
             await x.recorder.ask_store(lambda: x.kit.store.send_commands(called.run, resume, actor=x.kit.worker))
@@ -214,12 +239,7 @@ class Children:
             return False
         except WrongState:  # already resumed by another process, unless it has ended permanently
             row = await x.recorder.ask_store(lambda: x.kit.store.get(called.run))
-            if row.status in ("failed", "cancelled"):
-                return False
-        with x.gate.work():
-            await x.recorder.append(
-                called
-            )  # the fold counts the run as awaited again, so it can be cancelled from here
+            return row.status not in ("failed", "cancelled")
         return True
 
     async def start(self, sent: OutgoingCall, id: str | None) -> str:
@@ -364,25 +384,40 @@ class Children:
     ) -> bool:
         """Record the call and create the run in one append. Returns False if another run already has the generated id.
 
-        A pruned run may have had the id of this run, and have left behind a run that it started.
+        A pruned run may have had the id of this run, and have left behind a run that it started. A call that the code
+        cancels meanwhile is withdrawn. A run that is started goes on.
         """
         x, child = self._x, called.run
-        leg = Create(run=child, bodies=(created,), actor=x.kit.worker)
-        if called.budget is not None:
-            x.lent[child] = called.budget
-        try:
-            with x.gate.work():
-                taken = await x.recorder.write_until_stored(
-                    lambda: x.journal.append_together(called, legs=[leg], blobs=blobs, on_placed=on_placed)
-                )
-                if taken is not None and is_own:
-                    self._check_same(taken, created, child)
-                    if on_placed is not None:
-                        on_placed()
-                    await x.recorder.append(called)
-        finally:
-            x.lent.pop(child, None)
-        return taken is None or is_own
+        leg, is_added = Create(run=child, bodies=(created,), actor=x.kit.worker), False
+
+        async def write() -> bool:
+            nonlocal is_added
+            if called.budget is not None:
+                x.lent[child] = called.budget
+            try:
+                with x.gate.work():
+                    if is_added:
+                        await x.recorder.flush()
+                        return True
+                    taken = await x.recorder.write_until_stored(
+                        lambda: x.journal.append_together(called, legs=[leg], blobs=blobs, on_placed=on_placed)
+                    )
+                    if taken is not None and is_own:
+                        self._check_same(taken, created, child)
+                        if on_placed is not None:
+                            on_placed()
+                        x.journal.add(called)
+                        is_added = True
+                        await x.recorder.flush()
+            finally:
+                x.lent.pop(child, None)
+            return taken is None or is_own
+
+        def withdraw(is_written: bool) -> None:
+            if is_written:
+                self._withdraw_opened(called.name)
+
+        return await (write() if called.mode == "start" else x.recorder.write_to_end(write, withdraw))
 
     def _check_same(self, taken: Taken, created: b.RunCreated, child: str) -> None:
         """Raise IdConflict unless the existing run with the id is the one that the code means."""

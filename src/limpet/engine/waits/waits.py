@@ -238,7 +238,14 @@ class Waits:
         self, record: Record | None, opened: Opening, wait: Wait, wake: int | None, look: Check
     ) -> b.WaitEnded:
         x, name = self._x, opened.name
-        await x.gate.wait_until_open()
+        request = opened if isinstance(opened, b.RequestOpened) else None
+        try:
+            await x.gate.wait_until_open()
+        except asyncio.CancelledError:
+            is_open = record is not None and record.settled is None and not self._was_closed(opened)
+            if is_open and not x.gate.is_closed:
+                self.note_withdrawn(name, request)
+            raise
         if record is not None and isinstance(record.settled, b.WaitEnded):
             assert record.end is not None
             if record.settled.how != "withdrawn":
@@ -249,7 +256,6 @@ class Waits:
         if record is None or self._was_closed(opened):
             await self._begin(opened)
         ended: asyncio.Future[tuple[b.WaitEnded, int]] = asyncio.get_running_loop().create_future()
-        request = opened if isinstance(opened, b.RequestOpened) else None
         until = wake if request is None else self._expiry(request)
         self._add(OpenWait(name, wait, until, look, ended, request))
         try:
@@ -349,8 +355,12 @@ class Waits:
             return
         self._forget_expiration(name)
         if self._slots.pop(name, None) is not None and not self._x.gate.is_closed:
-            id = request.request if request is not None else None
-            self._x.journal.add(b.WaitEnded(name=name, how="withdrawn", request=id))
+            self.note_withdrawn(name, request)
+
+    def note_withdrawn(self, name: str, request: b.RequestOpened | None = None) -> None:
+        """Record that the code cancelled a wait that is open in the log."""
+        id = request.request if request is not None else None
+        self._x.journal.add(b.WaitEnded(name=name, how="withdrawn", request=id))
 
     def _timed(self, name: str, until: int | None, how: Literal["fired", "timeout"]) -> b.WaitEnded | None:
         """Return the end of a wait if its time or the run's deadline has passed, else None."""

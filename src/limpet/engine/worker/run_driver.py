@@ -162,9 +162,10 @@ class RunDriver:
 
     def kill(self) -> list["asyncio.Task[Any]"]:
         """Close the run as in a killed process, and return the tasks that are still to end."""
+        kept = () if self._x is None else self._x.gate.kept
         if self._x is not None:
             self._x.close("process killed")
-        return [task for task in (self._task, self._flushing) if task is not None]
+        return [task for task in (self._task, self._flushing, *kept) if task is not None]
 
     def flush_overdue(self, last: int, now: int) -> None:
         """Start to flush events that have waited for long, so that other processes see what the run does now.
