@@ -8,7 +8,7 @@ import pytest
 
 import limpet
 from limpet import testing
-from limpet.clock import SECOND, microseconds
+from limpet.clock import SECOND, SystemClock, microseconds
 from limpet.events import bodies as b
 
 
@@ -217,6 +217,48 @@ async def test_a_request_whose_wait_is_cancelled_by_the_code_is_withdrawn() -> N
         await app.advance("1h")
         assert await handle.result() == "alone"
         assert (await kinds(app, handle.id)).count("request.opened") == 1
+
+
+@pytest.mark.parametrize("what", ["ask", "approval"])
+async def test_a_request_that_is_cancelled_while_it_is_written_is_withdrawn(tmp_path: Path, what: str) -> None:
+    """It leaves the inbox, cannot be answered, and on replay the code cancels it again."""
+
+    @limpet.tool(effect="idempotent", risk="x")
+    async def act() -> None:
+        raise NotImplementedError
+
+    @limpet.agent(approvals=limpet.Approvals("x", to="ann"))
+    async def agent(run: limpet.Run) -> bool:
+        async def ask() -> None:
+            async with run.scope("first"):
+                await (run.ask("first?") if what == "ask" else run.step(act))
+
+        async def fail() -> None:
+            raise ValueError(what)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(ask())
+                group.create_task(fail())
+        except* ValueError:
+            await run.patch(facts={"went": "on"})
+        return await run.ask("last?")
+
+    async with limpet.open(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as app, asyncio.timeout(60):
+        handle = await app.start(agent)
+        while (await handle.info()).status != "waiting":
+            await SystemClock().sleep(SECOND // 100)
+        [last] = await app.inbox()
+        assert last.question == "last?"
+        opened = [event.body["request"] for event in await app.log(handle.id) if event.kind == "request.opened"]
+        assert len(opened) == 2
+        with pytest.raises(limpet.AlreadyAnswered, match="withdrawn"):
+            await app.approve(next(each for each in opened if each != last.id), by="ann")
+    async with limpet.open(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as app, asyncio.timeout(60):
+        await app.approve(last, by="ann")
+        assert await (await app.get(handle.id)).result() is True
+        assert (await kinds(app, handle.id)).count("request.opened") == 2
+        assert str(await app.replay(handle.id)).endswith("returns True")
 
 
 async def test_an_answer_that_does_not_fit_its_request_is_refused() -> None:

@@ -311,11 +311,14 @@ class Waits:
             x.journal.add(opened)
             return
         notifications = notification_runs(x, opened, opened.to)
-        with x.gate.work():
+
+        async def write() -> None:
             taken = await x.recorder.write_until_stored(
                 lambda: x.journal.append_together(opened, *notifications.called, legs=notifications.runs)
             )
             assert taken is None, f"{taken} already notifies of {opened.request}"
+
+        await x.recorder.write_to_end(write, lambda _: self.note_withdrawn(opened.name, opened))
         run_log = RunLog(x.run, x.agent.name, x.memory.created.agent_version)
         run_log.info('asks "%s" (request %s)', opened.question, opened.request, step=opened.number)
 
