@@ -175,3 +175,34 @@ async def test_a_fork_withdraws_the_calls_that_its_code_cancels_while_they_start
         statuses = [info.status for info in await app.runs(agent=kid.name) if info.id.startswith("f.")]
         assert statuses
         assert set(statuses) == {"cancelled"}
+
+
+async def test_a_called_run_is_cancelled_after_the_reason_is_durable() -> None:
+    """Otherwise the cancelled run could win the race after a crash."""
+
+    @limpet.agent()
+    async def slow(run: limpet.Run) -> None:
+        await run.sleep("1h")
+
+    @limpet.agent()
+    async def racer(run: limpet.Run) -> str:
+        tasks = [asyncio.create_task(run.sleep("1m")), asyncio.create_task(run.call(slow, None))]
+        _, [rest] = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        rest.cancel()
+        await asyncio.wait([rest])
+        return "gave up"
+
+    async with testing.app(racer, slow) as app:
+        found: list[list[tuple[str, str]]] = []
+        send = app.store.send_commands
+
+        async def look(run: str, *bodies: Any, **more: Any) -> Any:
+            if run == "r.slow-1":
+                found.append(await ends(app, "r"))
+            return await send(run, *bodies, **more)
+
+        app.store.send_commands = look  # type: ignore[method-assign]
+        handle = await app.start(racer, id="r")
+        await app.advance("2m")
+        assert await handle.result() == "gave up"
+        assert found == [[("sleep#1", "fired"), ("call:slow#1", "withdrawn")]]

@@ -6,7 +6,6 @@ were named, a part of the budget, the deadline, the session and the user, and no
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from msgspec import UNSET
@@ -198,8 +197,13 @@ class Children:
         cancel = b.CancelRequested(command=f"{x.run}:withdrawn-{record.seq}", reason=reason, **sent_by_run(x.run))
 
         async def tell() -> None:
-            with suppress(WrongState, NotFound):
+            try:
+                await x.recorder.flush()  # If this process dies now, the same call must win the race after the resume.
                 await x.recorder.ask_store(lambda: x.kit.store.send_commands(called.run, cancel, actor=x.kit.worker))
+            except (WrongState, NotFound):
+                pass  # It has ended, or was pruned.
+            except LimpetError as error:
+                x.gate.stop(error)
 
         x.gate.keep(tell)
 
