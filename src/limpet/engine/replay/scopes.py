@@ -52,5 +52,5 @@ def unscoped(verb: str, path: str = "") -> WrongCall:
     """Return the error for parallel code without a scope of its own: after a crash its results could swap."""
     where = path or "the agent's body"
     reason = f"{verb} was called from parallel code in {where}, which belongs to another task or thread"
-    fix = 'Wrap each branch: `async with run.scope("name"):`. A blocking agent has one branch: use `async def` for more.'
+    fix = 'Wrap each branch: `async with run.scope("name"):`. A blocking agent has one; use `async def` for more.'
     return WrongCall(reason=reason, fix=fix)
