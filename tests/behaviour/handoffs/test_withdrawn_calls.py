@@ -136,7 +136,7 @@ async def test_a_run_that_is_lost_while_it_withdraws_a_call_leaves_nothing_behin
         [driver] = app._worker_loop.host._drivers.values()
         while driver._x is None or not driver._x.gate.kept:
             await CLOCK.sleep(SECOND // 100)
-        del app.store.append  # type: ignore[method-assign]
+        del app.store.append
         driver.lose_lease()
         while app._worker_loop.host._drivers.get("o") is driver:
             await CLOCK.sleep(SECOND // 100)
