@@ -489,3 +489,35 @@ async def test_a_fork_is_replayed_with_its_own_input_and_results() -> None:
         assert seen == [(50, 100)]
         found = await app.compare("r", fork.id)
         assert any("(edited)" in (each.after or "") for each in found.changes if each.part == "step")
+
+
+async def test_a_replay_parks_after_the_code_cancels_a_wait_and_makes_no_further_call() -> None:
+    """The cancelled wait is the last thing that happens before only other waits are left."""
+
+    @limpet.agent(name="replay_canceller")
+    async def agent(run: limpet.Run) -> str:
+        async def ask() -> None:
+            async with run.scope("ask"):
+                await run.ask("Which?")
+
+        async def sleep() -> None:
+            async with run.scope("sleep"):
+                await run.sleep("1h")
+
+        asking, sleeping = asyncio.create_task(ask()), asyncio.create_task(sleep())
+        await asyncio.sleep(0)  # noqa: TID251 - both begin
+        await run.receive("stop", str)
+        asking.cancel()
+        await asyncio.wait({asking, sleeping})
+        return "done"
+
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, id="r")
+        await app.settle()
+        await app.signal("r", "stop", "now")
+        await app.settle()
+        async with asyncio.timeout(20):
+            assert (await app.replay("r")).how == "waits"
+        await app.advance("2h")
+        assert await handle.result() == "done"
+        assert (await app.replay("r")).value == "done"

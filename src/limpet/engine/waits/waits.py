@@ -291,6 +291,7 @@ class Waits:
         finally:
             cancel_timer()
             self.awaiting_cancel.pop(record.name, None)
+            x.gate.wake_driver()  # perhaps only waits are left
         raise AssertionError
 
     def overdue(self) -> str | None:
