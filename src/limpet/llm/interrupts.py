@@ -111,10 +111,12 @@ class Interrupts:
                 task.cancel()
 
     def _has_not_started(self, scope: str) -> bool:
-        """Return whether a call waits for a person before it starts, or did so and was withdrawn."""
-        x = self._x
-        for slot in x.gate.waiting.values():
-            if slot.name.startswith(scope) and slot.request is not None and slot.request.kind in BEFORE:
-                return True
-        records = (record for name, record in x.history.records.items() if name.startswith(scope))
-        return any(isinstance(each.settled, b.WaitEnded) and each.settled.how == "withdrawn" for each in records)
+        """Return whether a call waits for a person now, before it starts.
+
+        On replay, a call whose request was withdrawn makes the request again, and waits there to be cancelled. It is
+        not cancelled earlier: the calls that it recorded before would be missing.
+        """
+        opened: list[object] = [slot.request for name, slot in self._x.gate.waiting.items() if name.startswith(scope)]
+        withdrawn = [name for name in self._run._waits.awaiting_cancel if name.startswith(scope)]
+        opened += [self._x.history.records[name].opened for name in withdrawn]
+        return any(isinstance(each, b.RequestOpened) and each.kind in BEFORE for each in opened)

@@ -172,6 +172,92 @@ async def test_an_interrupt_withdraws_open_requests(asks: str) -> None:
         assert (await app.replay("r")).value == "stopped"
 
 
+@pytest.mark.parametrize("first", ["asks", "is called"])
+@pytest.mark.parametrize("asks", ["interrupts_pay", "ask_person"])
+async def test_a_call_that_an_interrupt_withdrew_stays_withdrawn_when_the_run_is_resumed(asks: str, first: str) -> None:
+    """The run parks for another call of the same turn. Its resume withdraws the same call, and waits for the other."""
+
+    @limpet.agent(name="interrupts_research")
+    async def research(run: limpet.Run, topic: str) -> str:
+        """Research."""
+        await run.sleep("1h")
+        return f"found {topic}"
+
+    @limpet.tool(effect="once", risk="money", name="interrupts_pay")
+    async def pay() -> str:
+        """Pay."""
+        raise AssertionError
+
+    question = calls("ask_person", question="well?") if asks == "ask_person" else calls(asks)
+    made = [question, calls("interrupts_research", input="a topic")]
+    model = ScriptedModel(tuple(made if first == "asks" else made[::-1]), "stopped")
+    agent = limpet.llm_agent(
+        "interrupts_resumed",
+        model=model,
+        instructions="Work.",
+        tools=[pay, research],
+        approvals=limpet.Approvals("money"),
+    )
+    async with testing.app(agent, research) as app:
+        handle = await app.start(agent, "go", id="r", conversation="c")
+        await app.settle()
+        await app.say("c", "stop", interrupt=True)
+        await app.settle()
+        assert ((await app.store.get("r")).status, await app.inbox()) == ("waiting", [])
+        assert (await app.replay("r")).how == "waits"
+        await app.advance("2h")
+        assert await handle.result() == "stopped"
+        results = [INTERRUPTED, "found a topic"]
+        texts = [text for role, text in await roles_and_texts(app) if role in ("tool", "user")]
+        assert texts == ["go", *(results if first == "asks" else results[::-1]), "stop"]
+        ends = [each.body["name"] for each in await app.log("r") if each.body.get("how") == "withdrawn"]
+        assert len(ends) == 1
+        assert (await app.replay("r")).value == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [({"applied": "it was sent"}, "it was sent"), ("not_applied", "sent"), ("unknown", "Unknown")],
+)
+async def test_an_interrupt_that_withdraws_an_approval_waits_for_an_unknown_outcome(answer: Any, result: str) -> None:
+    """A person gives the outcome of the other call after the interrupt, when the run has parked again."""
+    done: list[str] = []
+
+    @limpet.tool(effect="once", name="interrupts_dispatch")
+    async def dispatch() -> str:
+        """Dispatch."""
+        done.append("dispatch")
+        return "sent"
+
+    @limpet.tool(effect="once", risk="money", name="interrupts_pay")
+    async def pay() -> str:
+        """Pay."""
+        raise AssertionError
+
+    agent = limpet.llm_agent(
+        "interrupts_unknown",
+        model=ScriptedModel((calls("interrupts_pay"), calls("interrupts_dispatch")), "stopped"),
+        instructions="Work.",
+        tools=[pay, dispatch],
+        approvals=limpet.Approvals("money"),
+    )
+    async with testing.app(agent) as app:
+        handle = await app.start(agent, "go", id="r", conversation="c")
+        app.crash_at("after", "step.started", tool="interrupts_dispatch")
+        await app.settle()
+        assert [each.kind for each in await app.inbox()] == ["approval", "unknown"]
+        await app.say("c", "stop", interrupt=True)
+        await app.settle()
+        [request] = await app.inbox()
+        await app.answer(request, answer, by="ann")
+        assert await handle.result() == "stopped"
+        texts = [text for role, text in await roles_and_texts(app) if role in ("tool", "user")]
+        assert [texts[0], texts[1], texts[3]] == ["go", INTERRUPTED, "stop"]
+        assert result in texts[2]
+        assert len(done) == (answer == "not_applied")  # then it is repeated
+        assert (await app.replay("r")).value == "stopped"
+
+
 async def test_an_interrupted_turn_waits_for_running_tools() -> None:
     """The result of the running tool is used; a call that waits for approval is skipped."""
     done: list[str] = []
