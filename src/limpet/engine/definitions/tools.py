@@ -7,7 +7,7 @@ process, so that it can be found by name. The same function may be defined again
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
-from functools import cached_property, update_wrapper
+from functools import cached_property, partial, update_wrapper
 from types import MappingProxyType
 from typing import (
     Any,
@@ -526,9 +526,13 @@ def _check_options(name: str | None, bare: Sequence[object], more: Mapping[str, 
 
 
 def check_function(what: str, fn: object, name: str | None) -> None:
-    """Raise DefinitionError if `fn` is not callable, or has no name to be recorded under."""
+    """Raise DefinitionError if `fn` is not a function, or has no name to be recorded under."""
     if not callable(fn):
         raise DefinitionError(what=what, reason=f"{brief(fn)} is not a function")
+    is_annotated = hasattr(fn, "__annotations__") or inspect.isroutine(fn)
+    if not is_annotated or isinstance(fn, partial):
+        reason = f"{brief(fn)} has no annotations of its own; write a function with def that calls it"
+        raise DefinitionError(what=name or what, reason=reason)
     if not name and getattr(fn, "__name__", "<lambda>") == "<lambda>":
         raise DefinitionError(what=what, reason=f"{brief(fn)} has no name for the log; use def, or pass name=")
 

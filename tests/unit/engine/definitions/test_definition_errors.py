@@ -8,6 +8,14 @@ import pytest
 
 import limpet
 
+
+class CallableObject:
+    """An object that can be called, and has no annotations itself."""
+
+    def __call__(self) -> None:
+        """Do nothing."""
+
+
 wrongly: Any = limpet  # as untyped code does
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: wrongly.agent(lambda _: None), r"add parentheses: @limpet\.agent\(\)"),
@@ -15,7 +23,11 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (wrongly.external, r"such as @limpet\.external\(ttl='5m'\)"),
     (lambda: wrongly.tool(lambda: None), "missing effect"),
     (lambda: wrongly.tool(effect="none")(lambda: None), "use def, or pass name="),
-    (lambda: wrongly.tool(effect="none")(partial(print)), "use def, or pass name="),
+    (lambda: wrongly.tool(effect="none")(partial(print)), "write a function with def"),
+    (lambda: wrongly.tool(effect="none", name="shout")(partial(print, "!")), "shout.*a function with def"),
+    (lambda: wrongly.tool(effect="none", name="called")(CallableObject()), "called.*a function with def"),
+    (lambda: wrongly.agent(name="bound")(partial(print)), "bound.*a function with def"),
+    (lambda: wrongly.external(name="bound", ttl="5m")(partial(print)), "bound.*a function with def"),
     (lambda: wrongly.tool(effect="none")(5), "5 is not a function"),
     (lambda: wrongly.agent()(5), "5 is not a function"),
     (lambda: wrongly.agent()(lambda _: None), "use def, or pass name="),
