@@ -8,7 +8,7 @@ does not say which of these the result caused; for those, nobody waits long (see
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import NamedTuple
 
 from limpet.engine.replay.history import Record, scope_of
@@ -63,9 +63,14 @@ class CallOrder:
                 return False
             # A scope inside of this one that has had no result may have been entered because of this one.
             is_other = each.scope != returning.scope and (each.before or not each.scope.startswith(returning.scope))
-            if is_other and each.before < end and each.seq not in made:
+            if (each.seq < end or (is_other and each.before < end)) and each.seq not in made:
                 return True
         return False
+
+    def give_up(self, end: int) -> None:
+        """Wait no more for calls that were recorded before an end: the code has not made them, and may never do so."""
+        if self.has_branches:
+            self._made.update(each.seq for each in takewhile(lambda each: each.seq < end, reversed(self._not_made)))
 
 
 def _in_scopes(calls: Iterable[tuple[str, int, int | None]]) -> Iterable[_Call]:

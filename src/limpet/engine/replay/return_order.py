@@ -165,6 +165,7 @@ class ReturnOrder:
         """Let an end return to a strand. Recorded ends before it were never called."""
         while self._recorded and self._recorded[-1] <= ticket:
             self._recorded.pop()
+        self.calls.give_up(ticket)
         self._issued.pop(ticket, None)
         self._is_received, self._receiver = False, strand
         self._quiet = self._age = 0

@@ -64,3 +64,14 @@ def test_a_result_outside_does_not_wait_for_branches_that_begin_after_it() -> No
     assert calls.is_early(8)
     calls.note_made(6)
     assert not calls.is_early(8)
+
+
+def test_a_result_waits_for_every_call_that_was_recorded_before_it_until_it_is_given_up() -> None:
+    """Also for the first call of a branch inside; code that was changed may never make it."""
+    calls = order(m1=(1, 3), a1=(2, 6), m2=(4, 5))
+    calls.note_made(1)
+    assert calls.is_early(3)
+    calls.give_up(3)
+    assert not calls.is_early(3)
+    calls.note_made(4)
+    assert not calls.is_early(5)
