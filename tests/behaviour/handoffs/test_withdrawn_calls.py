@@ -206,3 +206,42 @@ async def test_a_called_run_is_cancelled_after_the_reason_is_durable() -> None:
         await app.advance("2m")
         assert await handle.result() == "gave up"
         assert found == [[("sleep#1", "fired"), ("call:slow#1", "withdrawn")]]
+
+
+async def test_a_fork_does_not_make_a_call_that_the_code_cancelled_much_later() -> None:
+    """Many results return between the call and its cancellation; the fork waits for all of them before a new call."""
+
+    @limpet.tool(effect="none")
+    async def read(number: int) -> int:
+        return number
+
+    @limpet.agent()
+    async def helper(run: limpet.Run, given: str) -> str:
+        await run.sleep("1h")
+        return given
+
+    @limpet.agent()
+    async def agent(run: limpet.Run) -> int:
+        async def call() -> None:
+            async with run.scope("call"):
+                await run.call(helper, "x")
+
+        calling, total = asyncio.ensure_future(call()), 0
+        await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop
+        for number in range(40):
+            async with run.scope(f"part-{number}"):
+                total += await run.step(read, number)
+        await run.sleep("10s")
+        calling.cancel()
+        await asyncio.wait({calling})
+        await run.step(read, 777)
+        await run.ask("go on?")
+        return total
+
+    async with testing.app(agent, helper) as app:
+        await app.start(agent, id="r")
+        await app.settle()
+        await app.advance("1m")
+        await app.fork("r", at=41, id="f")
+        await app.settle()
+        assert sorted(each.id for each in await app.runs()) == ["f", "r", "r.helper-1"]

@@ -126,13 +126,13 @@ class Execution:
 
     async def catch_up(self) -> None:
         """Wait before a call that is not recorded, while recorded ones return: the code may cancel it then."""
-        quiet, seen = 0, self.gate.activity
-        for _ in range(LONGEST):
-            if not self.return_order.has_recorded or quiet == 2 * QUIET:
-                return
+        quiet = waited = 0
+        seen, left = self.gate.activity, self.return_order.recorded
+        while left and quiet < 2 * QUIET and waited < LONGEST:
             await asyncio.sleep(0)  # noqa: TID251 - an iteration of the event loop, not time
             quiet = quiet + 1 if seen == self.gate.activity else 0
-            seen = self.gate.activity
+            waited = waited + 1 if left == self.return_order.recorded else 0
+            seen, left = self.gate.activity, self.return_order.recorded
 
     async def check_new(self, name: str) -> None:
         """Stop the run before an effect that diverges from the log, after waiting until the code is quiet."""

@@ -8,7 +8,7 @@ does not say which of these the result caused; for those, nobody waits long (see
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from itertools import groupby, takewhile
+from itertools import groupby, islice
 from typing import NamedTuple
 
 from limpet.engine.replay.history import Record, scope_of
@@ -17,6 +17,8 @@ __all__ = ["CallOrder"]
 
 # A branch without a further call: what other branches called later may have come before the result, too.
 ENDLESS = 1 << 62
+# Calls that are looked at for one result.
+FARTHEST = 1_000
 
 
 class _Call(NamedTuple):
@@ -58,7 +60,7 @@ class CallOrder:
         not_made, made = self._not_made, self._made
         while not_made and not_made[-1].seq in made:
             made.discard(not_made.pop().seq)
-        for each in reversed(not_made):
+        for each in islice(reversed(not_made), FARTHEST):
             if each.seq >= returning.until:
                 return False
             # A scope inside of this one that has had no result may have been entered because of this one.
@@ -70,7 +72,8 @@ class CallOrder:
     def give_up(self, end: int) -> None:
         """Wait no more for calls that were recorded before an end: the code has not made them, and may never do so."""
         if self.has_branches:
-            self._made.update(each.seq for each in takewhile(lambda each: each.seq < end, reversed(self._not_made)))
+            while self._not_made and self._not_made[-1].seq < end:
+                self._made.discard(self._not_made.pop().seq)
 
 
 def _in_scopes(calls: Iterable[tuple[str, int, int | None]]) -> Iterable[_Call]:

@@ -101,6 +101,11 @@ class ReturnOrder:
             self._recorded.pop()
 
     @property
+    def recorded(self) -> int:
+        """Number of recorded ends that have not returned yet."""
+        return len(self._recorded)
+
+    @property
     def has_recorded(self) -> bool:
         """Whether recorded ends have not returned yet. Some are never called again."""
         return bool(self._recorded)

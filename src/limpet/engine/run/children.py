@@ -5,7 +5,8 @@ were named, a part of the budget, the deadline, the session and the user, and no
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from msgspec import UNSET
@@ -392,36 +393,44 @@ class Children:
         cancels meanwhile is withdrawn. A run that is started goes on.
         """
         x, child = self._x, called.run
-        leg, is_added = Create(run=child, bodies=(created,), actor=x.kit.worker), False
+        leg, known = Create(run=child, bodies=(created,), actor=x.kit.worker), list[b.AgentCalled]()
 
         async def write() -> bool:
-            nonlocal is_added
-            if called.budget is not None:
-                x.lent[child] = called.budget
-            try:
-                with x.gate.work():
-                    if is_added:
-                        await x.recorder.flush()
-                        return True
+            with x.gate.work():
+                if not known:
                     taken = await x.recorder.write_until_stored(
                         lambda: x.journal.append_together(called, legs=[leg], blobs=blobs, on_placed=on_placed)
                     )
-                    if taken is not None and is_own:
-                        self._check_same(taken, created, child)
-                        if on_placed is not None:
-                            on_placed()
-                        x.journal.add(called)
-                        is_added = True
-                        await x.recorder.flush()
-            finally:
-                x.lent.pop(child, None)
-            return taken is None or is_own
+                    if taken is None or not is_own:
+                        return taken is None
+                    self._check_same(taken, created, child)
+                    if on_placed is not None:
+                        on_placed()
+                    x.journal.add(called)
+                    known.append(called)
+                await x.recorder.flush()
+            return True
 
-        def withdraw(is_written: bool) -> None:
-            if is_written:
-                self._withdraw_opened(called.name)
+        if called.mode == "start":
+            return await write()
+        return await x.recorder.write_to_end(lambda: self._with_loan(called, write), partial(self._withdraw_if, called))
 
-        return await (write() if called.mode == "start" else x.recorder.write_to_end(write, withdraw))
+    async def _with_loan(self, called: b.AgentCalled, write: Callable[[], Awaitable[bool]]) -> bool:
+        """Count the budget as lent until the call is in the log, also if the write is repeated for a cancelled call."""
+        lent = self._x.lent
+        if called.budget is not None:
+            lent[called.run] = called.budget
+        try:
+            is_written = await write()
+        except LimpetError:
+            lent.pop(called.run, None)
+            raise
+        lent.pop(called.run, None)
+        return is_written
+
+    def _withdraw_if(self, called: b.AgentCalled, is_written: bool) -> None:
+        if is_written:
+            self._withdraw_opened(called.name)
 
     def _check_same(self, taken: Taken, created: b.RunCreated, child: str) -> None:
         """Raise IdConflict unless the existing run with the id is the one that the code means."""
