@@ -136,7 +136,7 @@ class Execution:
 
     async def check_new(self, name: str) -> None:
         """Stop the run before an effect that diverges from the log, after waiting until the code is quiet."""
-        if self.return_order.has_recorded:
+        if self.return_order.recorded:
             await self.catch_up()
             await self.gate.wait_until_open()  # The run may have begun to park or stop meanwhile.
         try:

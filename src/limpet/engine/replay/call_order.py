@@ -3,7 +3,7 @@
 Branches that share something (a pool of workers that take items from a queue) depend on more than the order of results:
 a branch that gets its result at once, on replay, takes the next item before the others have taken their first. So a
 result returns only after the calls of other branches that were made before the next call of its own branch. The log
-does not say which of these the result caused; for those, nobody waits long (see `ReturnOrder`).
+does not say which of these calls the result caused, so a result waits for them only briefly (see `ReturnOrder`).
 """
 
 from bisect import bisect_left, bisect_right

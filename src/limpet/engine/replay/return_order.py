@@ -102,13 +102,8 @@ class ReturnOrder:
 
     @property
     def recorded(self) -> int:
-        """Number of recorded ends that have not returned yet."""
+        """Number of recorded ends that have not returned yet. Some are never called again."""
         return len(self._recorded)
-
-    @property
-    def has_recorded(self) -> bool:
-        """Whether recorded ends have not returned yet. Some are never called again."""
-        return bool(self._recorded)
 
     @contextmanager
     def loading(self) -> Iterator[None]:

@@ -183,10 +183,11 @@ class Children:
             ContractError(agent=agent, what="result", reason=reason, faults=tuple(faults)), record.name
         )
 
-    def _withdraw_opened(self, name: str) -> None:
-        """Withdraw a call that the code has cancelled while it was being recorded."""
-        self._waits.note_withdrawn(name)
-        self._withdraw_call(self._x.history.records[name])
+    def _withdraw_opened(self, name: str, is_written: bool) -> None:
+        """Withdraw a call that the code has cancelled while it was being recorded, if it is in the log."""
+        if is_written:
+            self._waits.note_withdrawn(name)
+            self._withdraw_call(self._x.history.records[name])
 
     def _withdraw_call(self, record: Record) -> None:
         """Cancel a called run because the code no longer waits for it. On replay, the command is sent again."""
@@ -228,11 +229,7 @@ class Children:
             await x.recorder.flush()
             return True
 
-        def withdraw(is_resumed: bool) -> None:
-            if is_resumed:
-                self._withdraw_opened(record.name)
-
-        return await x.recorder.write_to_end(write, withdraw)
+        return await x.recorder.write_to_end(write, partial(self._withdraw_opened, record.name))
 
     async def _resume_child(self, record: Record) -> bool:
         x, called = self._x, record.opened
@@ -393,11 +390,11 @@ class Children:
         cancels meanwhile is withdrawn. A run that is started goes on.
         """
         x, child = self._x, called.run
-        leg, known = Create(run=child, bodies=(created,), actor=x.kit.worker), list[b.AgentCalled]()
+        leg, added = Create(run=child, bodies=(created,), actor=x.kit.worker), list[b.AgentCalled]()
 
         async def write() -> bool:
             with x.gate.work():
-                if not known:
+                if not added:
                     taken = await x.recorder.write_until_stored(
                         lambda: x.journal.append_together(called, legs=[leg], blobs=blobs, on_placed=on_placed)
                     )
@@ -407,13 +404,15 @@ class Children:
                     if on_placed is not None:
                         on_placed()
                     x.journal.add(called)
-                    known.append(called)
+                    added.append(called)
                 await x.recorder.flush()
             return True
 
         if called.mode == "start":
             return await write()
-        return await x.recorder.write_to_end(lambda: self._with_loan(called, write), partial(self._withdraw_if, called))
+        return await x.recorder.write_to_end(
+            lambda: self._with_loan(called, write), partial(self._withdraw_opened, called.name)
+        )
 
     async def _with_loan(self, called: b.AgentCalled, write: Callable[[], Awaitable[bool]]) -> bool:
         """Count the budget as lent until the call is in the log, also if the write is repeated for a cancelled call."""
@@ -427,10 +426,6 @@ class Children:
             raise
         lent.pop(called.run, None)
         return is_written
-
-    def _withdraw_if(self, called: b.AgentCalled, is_written: bool) -> None:
-        if is_written:
-            self._withdraw_opened(called.name)
 
     def _check_same(self, taken: Taken, created: b.RunCreated, child: str) -> None:
         """Raise IdConflict unless the existing run with the id is the one that the code means."""

@@ -160,7 +160,7 @@ class PlainSteps:
             or x.history.deadline is not None  # as `x.deadline`, since a compensation has no plain steps
             or working.budget is not None
             or (traits.risk is not None and (traits.risk in self._asked_risks or working.constraints is not None))
-            or (is_effect and (x.lookup.has_unreached or x.return_order.has_recorded))
+            or (is_effect and (x.lookup.has_unreached or x.return_order.recorded > 0))
         )
 
     async def _call(self, step: Step, plain: PlainCall, bound: BoundArguments) -> tuple[Latest, Any]:
