@@ -85,6 +85,13 @@ def refusing(file: Path) -> Iterator[None]:
             db.execute("ALTER TABLE limpet_away RENAME TO limpet_chunks")
 
 
+async def asked_in(app: limpet.App) -> limpet.Request:
+    """Wait until a run asks a person, and return its request."""
+    while not (asked := await app.inbox()):
+        await asyncio.sleep(0.01)  # noqa: TID251 - a real process
+    return asked[0]
+
+
 @pytest.mark.parametrize("code", [step, child, messages, content], ids=lambda each: each.__name__)
 async def test_a_refused_read_stops_the_run(code: Code, tmp_path: Path) -> None:
     """The run waits for an operator with the reason; resumed, it has the same result, with no call repeated."""
@@ -93,8 +100,7 @@ async def test_a_refused_read_stops_the_run(code: Code, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/a.db"
     async with limpet.open(url, agents=[agent, helper]) as app:
         await app.start(agent, id="r")
-        while not await app.inbox():
-            await asyncio.sleep(0.01)  # noqa: TID251 - a real process
+        await asked_in(app)
     async with limpet.open(url, agents=[agent, helper]) as app:
         with refusing(tmp_path / "a.db"):
             await app.approve((await app.inbox())[0], by="ann")
@@ -113,10 +119,9 @@ async def test_a_refused_read_in_a_tool_fails_its_attempt(tmp_path: Path) -> Non
     agent = limpet.agent(name="reader")(content_in_a_tool)
     async with limpet.open(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as app:
         await app.start(agent, id="r")
-        while not (asked := await app.inbox()):
-            await asyncio.sleep(0.01)  # noqa: TID251 - a real process
+        asked = await asked_in(app)
         with refusing(tmp_path / "a.db"):
-            await app.approve(asked[0], by="ann")
+            await app.approve(asked, by="ann")
             while not [each for each in await app.steps("r") if each.attempt_count > 1]:
                 await asyncio.sleep(0.01)  # noqa: TID251 - a real process
         assert await (await app.get("r")).result() == LARGE
@@ -164,10 +169,9 @@ async def test_a_tool_that_waits_for_a_refused_read_does_not_block_the_run(
     agent = make()
     async with limpet.open(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as app:
         await app.start(agent, id="r")
-        while not (asked := await app.inbox()):
-            await asyncio.sleep(0.01)  # noqa: TID251 - a real process
+        asked = await asked_in(app)
         with refusing(tmp_path / "a.db"):
-            await app.approve(asked[0], by="ann")
+            await app.approve(asked, by="ann")
             while "operator:refused" not in map(str, (await app.store.get("r")).waits):
                 await asyncio.sleep(0.01)  # noqa: TID251 - a real process
         await app.resume("r")
@@ -180,8 +184,7 @@ async def test_a_run_whose_page_is_damaged_is_released_with_growing_pauses(tmp_p
     file = tmp_path / "a.db"
     async with limpet.open(f"sqlite:///{file}", agents=[agent]) as app:
         await app.start(agent, id="r")
-        while not await app.inbox():
-            await asyncio.sleep(0.01)  # noqa: TID251 - a real process
+        await asked_in(app)
     with closing(apsw.Connection(str(file))) as db:
         db.pragma("wal_checkpoint(truncate)")
         size, root = (

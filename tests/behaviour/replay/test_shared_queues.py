@@ -91,33 +91,3 @@ async def test_workers_take_the_same_items_after_a_crash(nth: int) -> None:
         assert sorted(each[1:] for each in found) == sorted(PAGES.upper())
         assert len(await app.steps("r")) == len(PAGES)
         assert (await app.replay("r")).value == found
-
-
-async def test_branches_that_had_begun_before_a_result_begin_before_it_on_replay() -> None:
-    """The code cancels one of them when it gets the result; its question must have been asked again."""
-
-    @limpet.agent()
-    async def agent(run: limpet.Run) -> str:
-        async def ask() -> None:
-            async with run.scope("ask"):
-                await run.ask("Which?")
-
-        async def sleep() -> None:
-            async with run.scope("sleep"):
-                await run.sleep("1h")
-
-        asking, sleeping = asyncio.ensure_future(ask()), asyncio.ensure_future(sleep())
-        await run.receive("stop", str)
-        asking.cancel()
-        await asyncio.wait({asking, sleeping})
-        return "done"
-
-    async with testing.app(agent) as app:
-        handle = await app.start(agent, id="r")
-        await app.settle()
-        await app.signal("r", "stop", "now")
-        await app.settle()
-        assert (await app.replay("r")).how == "waits"
-        await app.advance("2h")
-        assert await handle.result() == "done"
-        assert (await app.replay("r")).value == "done"
