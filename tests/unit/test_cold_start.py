@@ -72,8 +72,8 @@ def loaded(code: str, folder: Path) -> set[str]:
     ("code", "most"),
     [
         pytest.param("import limpet", 45, id="import"),
-        pytest.param(FIRST_STEP + ASYNC, 434, id="first step"),
-        pytest.param(FIRST_STEP + BLOCKING, 434, id="first step, blocking"),
+        pytest.param(FIRST_STEP + ASYNC, 435, id="first step"),
+        pytest.param(FIRST_STEP + BLOCKING, 435, id="first step, blocking"),
         pytest.param(HELP, 175, id="help"),
     ],
 )

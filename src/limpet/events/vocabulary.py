@@ -193,7 +193,7 @@ KINDS = (
     Kind("run.released", 2, b.RunReleased, _STORE),
     Kind("run.waiting", 1, b.RunWaiting, _OWNER),
     Kind("run.completed", 1, b.RunCompleted, _OWNER),
-    Kind("run.failed", 1, b.RunFailed, _OWNER),
+    Kind("run.failed", 2, b.RunFailed, _OWNER),
     Kind("run.cancelled", 2, b.RunCancelled, _OWNER),
     Kind("turn.started", 1, b.TurnStarted, _OWNER),
     Kind("step.started", 3, b.StepStarted, _OWNER),
@@ -252,6 +252,11 @@ def _unchanged(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
+def _void_its_call(body: dict[str, Any]) -> dict[str, Any]:
+    """Lift `run.failed` to version 2, which names all calls that a resume makes again, not only the one that failed."""
+    return {**body, "voids": [body["name"]] if body.get("name") else []}
+
+
 # One function per version step of a kind: ("step.completed", 1) lifts a body of version 1 to version 2.
 UPCASTS: Upcasts = {
     ("request.opened", 1): _unchanged,  # version 2 adds `seen`, `valid`, `instead_of` and `again`
@@ -272,6 +277,7 @@ UPCASTS: Upcasts = {
     ("run.forked", 4): _unchanged,  # version 5 adds `asked`
     ("run.created", 5): _unchanged,  # version 6 adds `engine`
     ("run.forked", 5): _unchanged,  # version 6 adds `engine`
+    ("run.failed", 1): _void_its_call,
     ("run.cancelled", 1): _unchanged,  # version 2 adds `via`
     ("message.added", 1): _unchanged,  # version 2 adds `by` and `via`
     ("conversation.compacted", 1): _unchanged,  # version 2 adds `by`, `via` and `command`

@@ -366,8 +366,10 @@ def _is_passed_on(body: b.RunFailed) -> bool:
 
 def _is_because(ended: b.RunFailed, number: int | None, names: tuple[str, ...]) -> bool:
     """Return whether a run failed because of a step or call: with its error, or another error raised from it."""
-    by_name = ended.name is not None and any(
-        ended.name == each or (each.endswith("#") and ended.name.startswith(each)) for each in names
+    by_name = any(
+        name == each or (each.endswith("#") and name.startswith(each))
+        for name in (ended.name or "", *ended.voids)
+        for each in names
     )
     return by_name or (number is not None and _number_in(ended) == number)
 

@@ -262,6 +262,13 @@ def test_each_kind_has_its_own_versions() -> None:
     assert WITH_A_PAST.decode("turn.started", 1, b'{"number":2}') == b.TurnStarted(loop="turns#1", number=2)
 
 
+@pytest.mark.parametrize(("name", "voids"), [('"look#1"', ("look#1",)), ("null", ())])
+def test_a_failure_of_version_1_voids_the_call_that_failed(name: str, voids: tuple[str, ...]) -> None:
+    lifted = VOCABULARY.decode("run.failed", 1, f'{{"failure":{{"type":"E"}},"name":{name}}}'.encode())
+    assert isinstance(lifted, b.RunFailed)
+    assert lifted.voids == voids
+
+
 def test_an_upcast_does_not_change_user_data() -> None:
     """The bytes of a payload are the same before and after an upcast."""
     lifted = WITH_A_PAST.decode("step.completed", 1, b'{"name":"x","step":7,"output":{"json":{"b":1,"step":1e16}}}')

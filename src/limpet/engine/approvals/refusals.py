@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from limpet.engine.execution.execution import Execution
+from limpet.engine.replay.history import LATE, OVER_BUDGET, STALE
 from limpet.errors import BudgetExceeded, DeadlineExceeded, LimpetError, Stale
 from limpet.events import bodies as b
 
@@ -23,7 +24,6 @@ __all__ = [
     "refused_facts",
 ]
 
-STALE, OVER_BUDGET, LATE = "/stale#1", "/refused#1", "/late#1"
 _ERRORS: Mapping[str, type[Stale | BudgetExceeded | DeadlineExceeded]] = {
     STALE: Stale,
     OVER_BUDGET: BudgetExceeded,

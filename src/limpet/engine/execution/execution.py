@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from limpet.engine.definitions.agents import Agent
@@ -14,6 +15,7 @@ from limpet.engine.execution.gate import Gate
 from limpet.engine.execution.kit import Kit
 from limpet.engine.execution.recorder import Recorder
 from limpet.engine.execution.strands import current_scope, current_strand
+from limpet.engine.execution.unhandled import UnhandledEnds
 from limpet.engine.replay.history import Opening, Record
 from limpet.engine.replay.learned import Learned
 from limpet.engine.replay.lookup import Lookup
@@ -53,6 +55,8 @@ class Execution:
         """The working state at this point of the code."""
         self.recorder = Recorder(kit, journal, self.gate, self.return_order, self.state, agent.rules.checkpoint)
         """Writes the log, and lets calls return."""
+        self.unhandled = UnhandledEnds(self.run)
+        """Calls that failed or were cancelled, until the code goes on from that."""
         self.user, self.session = memory.created.user, memory.created.session
         self.children = self.history.last_child
         """Number in the last generated id of a called run."""
@@ -106,6 +110,8 @@ class Execution:
             raise made_in_tool()
         self.gate.note_call()
         self.return_order.note_call(strand)
+        if self.unhandled.by_strand:
+            self.unhandled.go_on(strand)
 
     def find(self, name: str, kind: type[object], asked: str = "", versions: Versions = NOTHING) -> Record | None:
         """Return the record of a call, or None if it is new. A record of a different call stops the run."""
@@ -181,12 +187,21 @@ class Execution:
         return self.attribute_error(DeadlineExceeded(deadline=self.deadline_of(verb) or 0), verb)
 
     def attribute_error(self, error: E, verb: str) -> E:
-        """Return the error, marked with the call that raised it.
+        """Return the error, marked with the call that raises it now.
 
-        If the error ends the run, a resume undoes just that call.
+        If the run fails with this error, a resume makes the call again.
         """
-        error.__dict__["limpet_verb"] = verb
+        self.unhandled.note(verb, error)
         return error
+
+    @contextmanager
+    def noting_cancellation(self, verb: str) -> Iterator[None]:
+        """Note it if the code cancels this call. If the run fails for the same reason, a resume makes it again."""
+        try:
+            yield
+        except asyncio.CancelledError as error:
+            self.unhandled.note(verb, error)
+            raise
 
     def random_fraction(self) -> float:
         """Return a random number from 0 to 1."""

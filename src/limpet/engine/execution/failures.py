@@ -6,6 +6,7 @@ one, are removed before anything is truncated, because half a secret is still on
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from traceback import TracebackException
 from types import TracebackType
 from typing import TypeVar
@@ -14,10 +15,12 @@ from limpet.errors import AgentFailed, LimpetError, StepFailed, is_named
 from limpet.events import Failure, Payload, canonical, inline
 from limpet.redaction import hide_secrets, hide_secrets_in
 
-__all__ = ["failure_of", "from_user_code", "hint_of", "message_of", "was"]
+__all__ = ["failure_of", "from_user_code", "hint_of", "message_of", "reason_of", "was"]
 
 MAX_MESSAGE = 4_000
 MAX_TRACEBACK = 8_000
+# Errors of a group whose texts are part of its own.
+MAX_LEAVES = 20
 # Limit of one frame or message in a traceback, so that a long message does not push out all frames.
 MAX_PIECE = 2_000
 # Maximum frames of one exception; more than the text has room for.
@@ -31,15 +34,24 @@ T = TypeVar("T")
 
 
 def failure_of(error: BaseException, *, facts: Mapping[str, object] | None = None) -> Failure:
-    """Return the error as data. `facts` are added to the fields of a LimpetError. Never raises."""
+    """Return the error as data. `facts` are added to the fields of a LimpetError. Never raises.
+
+    A group of errors has the code and the facts of its reason.
+    """
+    reason = reason_of(error)
     return Failure(
         type=_qualified(type(error)),
         mro=(*(_qualified(each) for each in _lineage(type(error))), *_inner(error)),
         message=message_of(error),
-        code=_code(error),
-        facts=_payload({**_facts(error), **_fix(error), **(facts or {})}),
+        code=_code(reason),
+        facts=_payload({**_facts(reason), **_fix(reason), **(facts or {})}),
         traceback=_traceback(error),
     )
+
+
+def reason_of(error: BaseException) -> BaseException:
+    """Return the first LimpetError in a group of errors; the error itself if there is none, or it is no group."""
+    return next((each for each in _leaves(error) if issubclass(type(each), LimpetError)), error)
 
 
 def was(failure: Failure, kind: type[BaseException] | str) -> bool:
@@ -80,8 +92,23 @@ def message_of(error: BaseException) -> str:
 
 
 def _text(error: BaseException) -> str:
-    """Return the text of an error; for a LimpetError without its hint, which depends on the reader."""
+    """Return the text of an error; for a LimpetError without its hint, which depends on the reader.
+
+    That of a group contains the texts of its errors.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        inner = (f"{_qualified(type(each))}: {_text(each)}" for each in islice(_leaves(error), MAX_LEAVES))
+        return f"{error}: {'; '.join(inner)}"
     return error.summary if isinstance(error, LimpetError) else str(error)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors in a group, and in the groups in it; for another error, just that."""
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _leaves(each)
+    else:
+        yield error
 
 
 def _attempt(ask: Callable[[], T], fallback: T) -> T:

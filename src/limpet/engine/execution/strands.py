@@ -16,6 +16,7 @@ __all__ = [
     "enter_thread",
     "is_current_scope",
     "set_scope",
+    "surrounding_strands",
 ]
 
 _scope: ContextVar[Scope | None] = ContextVar("limpet_scope", default=None)
@@ -55,6 +56,16 @@ def calling_strand() -> Hashable:
     """Return the strand that made the current call, also if the call runs in a task of its own."""
     scope = _scope.get()
     return None if scope is None else scope.owner
+
+
+def surrounding_strands() -> tuple[Hashable, ...]:
+    """Return the strand that made the current call, and those of the scopes around it."""
+    found: dict[Hashable, None] = {}
+    scope = _scope.get()
+    while scope is not None:
+        found[scope.owner] = None
+        scope = scope.outer
+    return tuple(found)
 
 
 def enter_thread(thread: int) -> None:

@@ -16,7 +16,20 @@ from limpet.events import AnyBody, Event, StatePatch
 from limpet.events import bodies as b
 from limpet.state.run import later
 
-__all__ = ["History", "Opening", "Record", "Settling", "enclosing_scopes", "scope_of"]
+__all__ = [
+    "LATE",
+    "OVER_BUDGET",
+    "STALE",
+    "History",
+    "Opening",
+    "Record",
+    "Settling",
+    "enclosing_scopes",
+    "scope_of",
+]
+
+# Under these names, after that of a step, its refusal is recorded.
+STALE, OVER_BUDGET, LATE = "/stale#1", "/refused#1", "/late#1"
 
 Opening = (
     b.StepStarted
@@ -110,8 +123,6 @@ class History:
         """Whether records of steps were dropped that a snapshot would need."""
         self._handed_over: set[str] = set()
         """Steps whose result the code gets as soon as their end is in the log."""
-        self._last_opened = 0
-        """Sequence of the last event that opened a call."""
         self.commands: dict[int, AnyBody] = {}
         """Answers, signals and returns, by sequence."""
         self.expired: dict[str, b.RequestExpired] = {}
@@ -161,10 +172,35 @@ class History:
         """Return the deadline that the run had when an event was written."""
         return next((deadline for since, deadline in reversed(self.deadlines) if since < seq), None)
 
-    def is_last(self, name: str) -> bool:
-        """Return whether no call was opened after this one ended."""
-        end = self.records[name].end if name in self.records else None
-        return end is not None and self._last_opened <= end
+    def is_cancelled(self, name: str) -> bool:
+        """Return whether the log has a cancellation of a call by the code."""
+        record = self.records.get(name)
+        return record is not None and record.cancelled_at > 0
+
+    def end_of(self, name: str) -> int:
+        """Return the sequence of the end of a call, or of its start if it has none."""
+        record = self.records[name]
+        return record.end or record.seq
+
+    def failed_after(self, seq: int) -> Iterator[str]:
+        """Yield the calls that failed after an event."""
+        return (name for name, record in self.records.items() if (record.end or 0) > seq and self._is_failed(record))
+
+    def _is_failed(self, record: Record) -> bool:
+        """Return whether a call was refused, failed, or ended because nothing arrived in time."""
+        settled, opened = record.settled, record.opened
+        match settled:
+            case None:
+                return isinstance(opened, b.ValueRecorded) and record.name.endswith((STALE, OVER_BUDGET, LATE))
+            case b.StepFailed() | b.StepResolved(outcome="gave_up"):
+                return True
+            case b.WaitEnded(how="timeout"):
+                return not isinstance(opened, b.RequestOpened) or (opened.default is None and opened.kind in _RAISING)
+            case b.WaitEnded(how="returned"):
+                returned = self.commands.get(settled.event or 0)
+                return isinstance(returned, b.AgentReturned) and returned.outcome != "completed"
+            case _:
+                return False
 
     def hand_over(self, name: str) -> None:
         """Note that the code gets the result of a step once its end is in the log. Nothing asks for its record then.
@@ -192,9 +228,7 @@ class History:
             return
         if name in self._handed_over:
             self._handed_over.discard(name)
-            self._last_opened = started.seq
         else:
-            self._last_opened = started.seq
             self._scopes.setdefault(scope_of(name), {})[name] = None
             self.records[name] = Record(
                 name, opened, started.seq, started.time, end=completed.seq, settled=settled, latest=settled
@@ -265,7 +299,7 @@ class History:
             case b.RunFailed():
                 self._failed = body
             case b.ResumeRequested():
-                self._undo_failure()
+                self._void_failure()
             case b.RiskFlagged():
                 self.flags.append((event.seq, body.flag, body.detail))
             case b.CompensationStarted() | b.CompensationSkipped():
@@ -316,7 +350,6 @@ class History:
         """Add a record."""
         if record.name not in self.records:
             self._scopes.setdefault(scope_of(record.name), {})[record.name] = None
-        self._last_opened = max(self._last_opened, record.seq)
         if type(record.opened) in _BEFORE_STEPS:
             self.considered.add(record.name.rpartition("/")[0])
         self.records[record.name] = record
@@ -343,35 +376,55 @@ class History:
         if isinstance(signal, b.SignalReceived) and ended.event is not None:
             self.signals[signal.signal].remove(ended.event)
 
-    def _undo_failure(self) -> None:
-        """Undo the failure that ended the run, after a resume, and nothing else.
+    def _void_failure(self) -> None:
+        """After a resume, void the ends of the calls that the run failed with, and nothing else."""
+        failed, self._failed = self._failed, None
+        for name in () if failed is None else failed.voids:
+            record = self.records.get(name)
+            if record is not None:
+                self._void_end(record)
 
-        A failed step is retried under its own number and key, unless it was applied and a repeat is not safe; a request
-        is asked again; a failed called run is resumed.
+    def _void_end(self, record: Record) -> None:
+        """Let a call go on that failed or was cancelled.
+
+        A step is retried under its own number and key, unless it was applied and a repeat is not safe; a request is
+        asked again; a timer goes on until its own time; a failed called run is resumed. A called run that was cancelled
+        cannot be resumed, so the agent is called again, unless the run was faster.
         A call that a fork shares is made again, as the fork's own.
         """
-        failed, self._failed = self._failed, None
-        record = self.records.get(failed.name) if failed is not None and failed.name is not None else None
-        if record is None:
-            return
+        opened, settled = record.opened, record.settled
         if record.shared:
             self._drop(record)
-        elif isinstance(record.opened, b.StepStarted):
-            is_applied = isinstance(record.settled, b.StepCompleted)  # only its output is missing
-            if not is_applied or record.opened.effect in ("none", "idempotent"):
-                record.settled = record.end = None
-        elif isinstance(record.opened, b.AgentCalled) and isinstance(record.settled, b.WaitEnded):
-            record.ignored_return = record.settled.event or self._failed_return(record.opened.run)
-            record.settled = record.end = None
-        elif isinstance(record.opened, b.TimerSet):  # the deadline ended it; it goes on until its own time
-            record.settled = record.end = None
+        elif isinstance(opened, b.StepStarted):
+            is_applied = isinstance(settled, b.StepCompleted)  # only its output is missing
+            if not is_applied or opened.effect in ("none", "idempotent"):
+                self._reopen(record)
+        elif isinstance(opened, b.AgentCalled) and isinstance(settled, b.WaitEnded):
+            if settled.how != "withdrawn":
+                record.ignored_return = settled.event or self._failed_return(opened.run)
+                self._reopen(record)
+            elif any(returned.outcome == "completed" for _, returned in self._returns(opened.run)):
+                self._reopen(record)
+            else:
+                self._drop(record)
+        elif isinstance(opened, b.TimerSet):
+            self._reopen(record)
         else:
             self._drop(record)
 
+    def _reopen(self, record: Record) -> None:
+        record.settled = record.end = None
+        record.cancelled_at = 0
+
+    def _returns(self, run: str) -> Iterator[tuple[int, b.AgentReturned]]:
+        """Yield the returns of a called run, each with its sequence."""
+        for seq, body in self.commands.items():
+            if isinstance(body, b.AgentReturned) and body.run == run:
+                yield seq, body
+
     def _failed_return(self, run: str) -> int:
         """Return the event with which a run failed while its caller no longer waited for it, or 0."""
-        returns = ((seq, body) for seq, body in self.commands.items() if isinstance(body, b.AgentReturned))
-        return max((seq for seq, body in returns if body.run == run and body.outcome != "completed"), default=0)
+        return max((seq for seq, body in self._returns(run) if body.outcome != "completed"), default=0)
 
     def _drop(self, record: Record) -> None:
         del self.records[record.name]
@@ -431,6 +484,8 @@ class History:
             self.escalations.pop(record.opened.request, None)
 
 
+# Requests that raise an error in the code if nobody decides in time.
+_RAISING = ("ask", "approval", "budget")
 # Events that may belong to a step that has not started.
 _BEFORE_STEPS = (b.RequestOpened, b.ValueRecorded)
 

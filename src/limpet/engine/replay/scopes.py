@@ -15,8 +15,8 @@ __all__ = ["Scope", "unscoped"]
 class Scope:
     """A scope in an agent's code, in which occurrences of names are counted."""
 
-    def __init__(self, path: str, owner: Hashable) -> None:
-        self.path, self.owner = path, owner
+    def __init__(self, path: str, owner: Hashable, outer: "Scope | None" = None) -> None:
+        self.path, self.owner, self.outer = path, owner, outer
         self._counts: Counter[str] = Counter()
         self._inner: dict[str, Hashable] = {}
 
@@ -41,11 +41,12 @@ class Scope:
             raise unscoped(f"scope({name!r})", self.path)
         self._counts[f"{name}/"] += 1
         occurrence = self._counts[f"{name}/"]
-        return Scope(f"{self.path}{name}/" if occurrence == 1 else f"{self.path}{name}#{occurrence}/", strand)
+        path = f"{self.path}{name}/" if occurrence == 1 else f"{self.path}{name}#{occurrence}/"
+        return Scope(path, strand, self)
 
     def turn(self, loop: str, number: int) -> "Scope":
         """Return the scope of one turn of a loop."""
-        return Scope(f"{loop}/{number}/", self.owner)
+        return Scope(f"{loop}/{number}/", self.owner, self)
 
 
 def unscoped(verb: str, path: str = "") -> WrongCall:

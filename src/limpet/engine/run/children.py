@@ -129,6 +129,10 @@ class Children:
 
     async def call(self, sent: OutgoingCall, how: CallOptions) -> Any:
         """Run the other agent, and return its result."""
+        with self._x.noting_cancellation(sent.name):
+            return await self._call(sent, how)
+
+    async def _call(self, sent: OutgoingCall, how: CallOptions) -> Any:
         x, name, record = self._x, sent.name, sent.record
         await x.gate.wait_until_open()
         await recall_late(x, name)

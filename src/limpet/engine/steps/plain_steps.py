@@ -140,7 +140,8 @@ class PlainSteps:
             latest, output = await self._call(step, plain, bound)
             if latest is not None:
                 await self.general.flush_failed(latest)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
+            x.unhandled.note(step.name, error)
             self.general.note_cancelled(step, started)
             raise
         finally:

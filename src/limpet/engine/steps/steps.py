@@ -119,8 +119,9 @@ class Steps:
         """Continue a step from its last event until it is settled, and return its result."""
         x = self._x
         try:
-            while not _is_settled(latest):
-                latest = await self._next(step, latest)
+            with x.noting_cancellation(step.name):
+                while not _is_settled(latest):
+                    latest = await self._next(step, latest)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError):
                 self.note_cancelled(step, latest)
@@ -158,7 +159,7 @@ class Steps:
         assert latest is None or isinstance(
             latest, b.StepStarted | b.StepFailed | b.StepUnknown | b.StepResolved | b.StepCompleted
         )
-        if isinstance(latest, b.StepUnknown) and latest.reason == "cancelled":
+        if record.cancelled_at:
             await self._waits.until_cancelled(record)
         if not _is_settled(latest):
             return latest

@@ -237,6 +237,12 @@ class Waits:
     async def _wait(
         self, record: Record | None, opened: Opening, wait: Wait, wake: int | None, look: Check
     ) -> b.WaitEnded:
+        with self._x.noting_cancellation(opened.name):
+            return await self._until_ended(record, opened, wait, wake, look)
+
+    async def _until_ended(
+        self, record: Record | None, opened: Opening, wait: Wait, wake: int | None, look: Check
+    ) -> b.WaitEnded:
         x, name = self._x, opened.name
         request = opened if isinstance(opened, b.RequestOpened) else None
         try:
@@ -287,7 +293,8 @@ class Waits:
         cancel_timer = x.kit.clock.call_later(give_up_at - x.kit.clock.ticks(), x.gate.wake_driver)
         x.gate.wake_driver()
         try:
-            await x.gate.never_return()
+            with x.noting_cancellation(record.name):
+                await x.gate.never_return()
         finally:
             cancel_timer()
             self.awaiting_cancel.pop(record.name, None)

@@ -15,13 +15,12 @@ from limpet.clock import SECOND
 from limpet.engine.definitions.agents import Agent
 from limpet.engine.definitions.call_context import enter_agent
 from limpet.engine.execution.execution import Execution
-from limpet.engine.execution.failures import failure_of, was
+from limpet.engine.execution.failures import failure_of, reason_of, was
 from limpet.engine.execution.kit import Kit
 from limpet.engine.execution.principal import sent_by_run
 from limpet.engine.execution.run_log import RunLog
 from limpet.engine.execution.strands import set_scope
 from limpet.engine.execution.user_code import wait_within
-from limpet.engine.replay.history import History
 from limpet.engine.replay.learned import Learned
 from limpet.engine.replay.return_order import QUIET
 from limpet.engine.replay.scopes import Scope
@@ -462,12 +461,17 @@ class RunDriver:
 
     async def _fail(self, error: BaseException | None) -> None:
         assert error is not None
-        failure = failure_of(error)
+        assert self._x is not None
+        failure, unhandled, history = failure_of(error), self._x.unhandled, self._learned.history
         if not await self._undo(failure):
             return
-        number = getattr(error, "number", None)
-        verb = _call_of(error, self._learned.history)
-        ended = b.RunFailed(failure=failure, name=verb, number=number if isinstance(number, int) else None)
+        number = getattr(reason_of(error), "number", None)
+        ended = b.RunFailed(
+            failure=failure,
+            name=unhandled.cause_of(error),
+            number=number if isinstance(number, int) else None,
+            voids=unhandled.behind(error, history),
+        )
         await self._end(ended, error=error)
 
     async def _reject(self, error: ContractError) -> None:
@@ -708,7 +712,9 @@ async def _is_quiet(x: Execution) -> bool:
 
 def _outcome_of(ended: Ended) -> Outcome:
     """Return the outcome of a run for the run that called it."""
-    is_late = isinstance(ended, b.RunFailed) and was(ended.failure, DeadlineExceeded)
+    is_late = isinstance(ended, b.RunFailed) and (
+        was(ended.failure, DeadlineExceeded) or ended.failure.code == DeadlineExceeded.code
+    )
     return "expired" if is_late else _ending_of(ended)
 
 
@@ -721,17 +727,3 @@ def _ending_of(ended: Ended) -> Literal["completed", "cancelled", "failed"]:
             return "cancelled"
         case b.RunFailed():
             return "failed"
-
-
-def _call_of(error: BaseException | None, history: History) -> str | None:
-    """Return the call whose error this is, or was before the code wrapped it in another error.
-
-    None if the code caught the error and continued with other calls: undoing that failure on resume would repeat them.
-    """
-    seen = 0
-    while error is not None and seen < 20:
-        verb = error.__dict__.get("limpet_verb")
-        if isinstance(verb, str):
-            return verb if history.is_last(verb) or verb not in history.records else None
-        error, seen = error.__cause__ or error.__context__, seen + 1
-    return None

@@ -11,7 +11,7 @@ FAILURE = Failure(type="builtins.ValueError")
 def history_of(*bodies: AnyBody) -> History:
     """Return the history of these bodies, from sequence 1 on."""
     history = History()
-    for sealed in seal_all(START, "r1", bodies, time=0, fence=1, actor="w1"):
+    for sealed in seal_all(START, "r1", bodies, time=1, fence=1, actor="w1"):
         history.learn(sealed.event, sealed.body)
     return history
 

@@ -85,12 +85,69 @@ def test_calls_with_an_effect_are_recognised() -> None:
 
 def test_a_resume_voids_the_failure_that_ended_the_run() -> None:
     """Other failures, which the code has caught, stay."""
-    ended = b.RunFailed(failure=FAILURE, name="b#1", number=2)
+    ended = b.RunFailed(failure=FAILURE, name="b#1", number=2, voids=("b#1",))
     bodies = (started("a#1"), failed("a#1"), started("b#1", 2), failed("b#1", 2), ended)
     history = history_of(*bodies, b.ResumeRequested(command="c1"))
     assert history.records["a#1"].settled == failed("a#1")
     assert history.records["b#1"].settled is None
     assert history_of(*bodies).records["b#1"].settled is not None
+
+
+def withdrawn(name: str, request: str | None = None) -> b.WaitEnded:
+    """Return the end of a wait that the code cancelled."""
+    return b.WaitEnded(name=name, how="withdrawn", request=request)
+
+
+def called(name: str, run: str) -> b.AgentCalled:
+    """Return a call of another agent."""
+    return b.AgentCalled(name=name, run=run, agent="x", mode="call", asked="", agent_version="1", contract="")
+
+
+def returned(run: str, outcome: str) -> b.AgentReturned:
+    """Return the return of a called run."""
+    return b.AgentReturned(command=run, run=run, outcome=outcome)  # type: ignore[arg-type]
+
+
+def test_a_resume_voids_the_cancellations_that_the_failure_caused() -> None:
+    """Steps and timers go on; questions, signals and calls of agents are made again. Others stay cancelled."""
+    cancelled = b.StepUnknown(name="a#1", number=1, attempt=1, reason="cancelled")
+    opened = (started("a#1"), b.TimerSet(name="t#1", wake=9), requested("q#1", "q"), called("c#1", "r.x-1"))
+    ends = (cancelled, withdrawn("t#1"), withdrawn("q#1", "q"), withdrawn("c#1"))
+    names = ("a#1", "t#1", "q#1", "c#1")
+    ended = b.RunFailed(failure=FAILURE, voids=names)
+    before = history_of(*opened, *ends)
+    assert all(before.is_cancelled(name) for name in names)
+    after = history_of(*opened, *ends, ended, returned("r.x-1", "cancelled"), b.ResumeRequested(command="c1"))
+    assert list(after.records) == ["a#1", "t#1"]
+    assert [(each.settled, each.end, each.cancelled_at) for each in after.records.values()] == [(None, None, 0)] * 2
+    others = history_of(*opened, *ends, b.RunFailed(failure=FAILURE), b.ResumeRequested(command="c1"))
+    assert all(others.is_cancelled(name) for name in names)
+
+
+def test_a_called_run_that_was_faster_than_its_cancellation_is_not_called_again() -> None:
+    ended = b.RunFailed(failure=FAILURE, voids=("c#1",))
+    bodies = (called("c#1", "r.x-1"), withdrawn("c#1"), returned("r.x-1", "completed"), ended)
+    assert history_of(*bodies, b.ResumeRequested(command="c1")).records["c#1"].settled is None
+
+
+def test_calls_that_failed_after_an_event_are_found() -> None:
+    """A failed step, a refusal, a failed run, and a wait that ended too late; but nothing that has a result."""
+    bodies = (
+        *(started("early#1"), failed("early#1")),
+        *(started("step#1", 2), failed("step#1", 2)),
+        *(started("done#1", 3), completed("done#1", 3)),
+        b.ValueRecorded(name="pay#1/refused#1", value=inline(1)),
+        b.ValueRecorded(name="now#1", value=inline(1)),
+        *(called("c#1", "r.x-1"), returned("r.x-1", "failed")),
+        b.WaitEnded(name="c#1", how="returned", event=10),
+        *(called("d#1", "r.x-2"), returned("r.x-2", "completed")),
+        b.WaitEnded(name="d#1", how="returned", event=13),
+        *(b.TimerSet(name="t#1", wake=9), b.WaitEnded(name="t#1", how="timeout")),
+        *(b.TimerSet(name="u#1", wake=9), b.WaitEnded(name="u#1", how="fired")),
+        *(requested("q#1", "q"), b.WaitEnded(name="q#1", how="timeout")),
+    )
+    found = list(history_of(*bodies).failed_after(2))
+    assert found == ["step#1", "pay#1/refused#1", "c#1", "t#1", "q#1"]
 
 
 def test_a_resume_of_a_paused_run_voids_no_failure() -> None:
