@@ -112,6 +112,7 @@ class Vocabulary:
         self.kinds = {kind.name: kind for kind in kinds}
         self._by_body = {kind.body: kind for kind in self.kinds.values()}
         self._decoders = {kind.name: msgspec.json.Decoder(kind.body) for kind in self.kinds.values()}
+        self._newest = {(kind.name, kind.version): self._decoders[kind.name].decode for kind in self.kinds.values()}
         self._upcasts = dict(upcasts)
 
     def kind_of(self, body: AnyBody) -> Kind:
@@ -139,20 +140,23 @@ class Vocabulary:
 
         Raises NewerVersion for an unknown kind or version, and DamagedEvent for a body that does not match its struct.
         """
+        decode = self._newest.get((name, version)) or self._decode_older(name, version)
+        try:
+            return decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, LookupError, TypeError) as error:
+            raise DamagedEvent(
+                kind=name, version=version, reason=f"the body does not match its struct ({error})"
+            ) from error
+
+    def _decode_older(self, name: str, version: int) -> Callable[[bytes], AnyBody]:
+        """Return a function that decodes bodies of an older version. Raises NewerVersion for one that is unknown."""
         kind = self.kinds.get(name)
         if kind is None:
             raise NewerVersion(what=f"event {name!r} version {version}", reason="unknown kind")
         if not 1 <= version <= kind.version:
             reason = f"this version of Limpet supports up to {kind.version}"
             raise NewerVersion(what=f"event {name!r} version {version}", reason=reason)
-        try:
-            if version < kind.version:
-                data = self._lift(kind, version, data)
-            return self._decoders[name].decode(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, LookupError, TypeError) as error:
-            raise DamagedEvent(
-                kind=name, version=version, reason=f"the body does not match its struct ({error})"
-            ) from error
+        return lambda data: self._decoders[name].decode(self._lift(kind, version, data))
 
     def _lift(self, kind: Kind, version: int, data: bytes) -> bytes:
         body = msgspec.json.decode(data, type=dict[str, Any])

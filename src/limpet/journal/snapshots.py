@@ -98,9 +98,11 @@ async def load_whole(store: Store, run: str, *, at_most: int | None = None, lear
     state = stored.state if stored is not None else None
     folder = LogFolder(store, Fold(state), learner)
     tail_bytes = tail_events = 0
-    async for event in store.log(run, after=state.position.seq if state else 0, upto=at_most):
-        folder.add(event)
-        tail_bytes, tail_events = tail_bytes + len(event.body), tail_events + 1
+    async for page in store.pages(run, after=state.position.seq if state else 0, upto=at_most):
+        for event in page:
+            folder.add(event)
+            tail_bytes += len(event.body)
+        tail_events += len(page)
     return Loaded(folder.end(), snapshot_bytes, tail_bytes, tail_events)
 
 

@@ -7,6 +7,7 @@ So it can be rebuilt later, and checked.
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from hashlib import sha256
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -282,10 +283,13 @@ def summary_line(said: StoredMessage) -> str:
     return f"{message.role}: {message.text}{wanted}"
 
 
+_DIGEST = attrgetter("digest")
+
+
 def digest_of(request: Prompt) -> str:
     """Return the digest of an exact prompt, from those of its messages: most of them were in earlier prompts, too."""
     rest = sha256(encode(msgspec.structs.replace(request, messages=()))).digest()
-    return sha256(rest + b"".join(each.digest for each in request.messages)).hexdigest()
+    return sha256(rest + b"".join(map(_DIGEST, request.messages))).hexdigest()
 
 
 def plain(value: Frame | Prompt) -> Any:

@@ -4,10 +4,11 @@ A delta has up to four parts: what every step changes (its number, and whether s
 run's row, of a request's row, and of a score's row. `apply` and `apply_request` apply them to rows.
 """
 
-from typing import NamedTuple, assert_never
+from typing import NamedTuple, assert_never, get_args
 
 from msgspec import Struct, UnsetType
 from msgspec.structs import replace
+from typing_extensions import TypeIs
 
 from limpet.events import AnyBody, Event
 from limpet.events import bodies as b
@@ -150,6 +151,39 @@ class Delta(Struct, frozen=True, gc=False):
     score: ScoreChange | None = None
 
 
+# These change nothing in existing rows.
+_Unprojected = (
+    b.MessageAdded
+    | b.DecisionMade
+    | b.MessageSaid
+    | b.ValueRecorded
+    | b.TimerSet
+    | b.WaitOpened
+    | b.AgentCalled
+    | b.ArtifactStored
+    | b.StepProgressed
+    | b.VersionChosen
+    | b.RiskFlagged
+    | b.GrantGiven
+    | b.GrantRevoked
+    | b.ConversationCompacted
+    | b.AuditRecorded
+    | b.RecordPatched
+    | b.ExternalRead
+    | b.ExternalInvalidated
+    | b.PatchReceived
+    | b.BudgetReserved
+    | b.BudgetExtended
+    # These create or claim a whole row.
+    | b.RunClaimed
+    | b.RunCreated
+    | b.RunForked
+    | b.ConversationCreated
+    | b.ConversationForked
+    | b.AuditStarted
+    | b.RecordCreated
+)
+_UNPROJECTED = frozenset(get_args(_Unprojected))
 NOTHING = Delta()
 _SETTLED = Delta(settled=True)
 
@@ -158,6 +192,8 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
     """Return what an event changes in rows."""
     if type(body) is b.StepCompleted and not cost_of(body):  # checked first, because most events are about steps
         return _SETTLED
+    if _is_unprojected(body):  # a match with as many patterns would take 7 µs
+        return NOTHING
     match body:
         case b.StepStarted():
             return Delta(body.number, request=None if body.grant is None else ApprovalUsed(body.grant))
@@ -209,42 +245,12 @@ def project(event: Event, body: AnyBody) -> Delta:  # noqa: C901, PLR0912 - one 
             return Delta(score=ScoreSaved(_score(event, body)))
         case b.ScoreWithdrawn():
             return Delta(score=ScoreDropped(_score(event, body)))
-        case (
-            b.RunCreated()
-            | b.RunForked()
-            | b.RunClaimed()
-            | b.ConversationCreated()
-            | b.ConversationForked()
-            | b.AuditStarted()
-            | b.RecordCreated()
-        ):
-            return NOTHING  # These create or claim a whole row.
-        case (
-            b.StepProgressed()
-            | b.DecisionMade()
-            | b.ValueRecorded()
-            | b.VersionChosen()
-            | b.ArtifactStored()
-            | b.RiskFlagged()
-            | b.GrantGiven()
-            | b.GrantRevoked()
-            | b.AgentCalled()
-            | b.TimerSet()
-            | b.WaitOpened()
-            | b.MessageSaid()
-            | b.MessageAdded()
-            | b.ConversationCompacted()
-            | b.AuditRecorded()
-            | b.RecordPatched()
-            | b.ExternalRead()
-            | b.ExternalInvalidated()
-            | b.PatchReceived()
-            | b.BudgetReserved()
-            | b.BudgetExtended()
-        ):
-            return NOTHING
         case _:
             assert_never(body)
+
+
+def _is_unprojected(body: AnyBody) -> TypeIs[_Unprojected]:
+    return type(body) in _UNPROJECTED
 
 
 def cost_of(body: b.StepCompleted | b.StepFailed | b.StepUnknown | b.AgentReturned) -> float:

@@ -2,6 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import starmap
 from typing import Any
 
 from limpet.errors import NotFound, StoreUnavailable
@@ -61,7 +63,7 @@ class SqlReads(ABC):
     def _own(self, run: str, span: EventRange) -> list[Event]:
         name = "read_backwards" if span.backwards else "read"
         found = self._all(name, run, span.after, LAST if span.before is None else span.before, span.limit)
-        return [Event(run, *each) for each in found]
+        return list(starmap(partial(Event, run), found))
 
     def read_steps(self, run: str, span: StepRange) -> list[Event]:
         """Return all events of some steps, and those that concern all steps, in order."""

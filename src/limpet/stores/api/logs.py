@@ -209,11 +209,16 @@ class Logs(Payloads):
 
     async def log(self, run: str, *, after: int = 0, upto: int | None = None) -> AsyncIterator[Event]:
         """Yield a whole log, or up to an event, page by page."""
+        async for page in self.pages(run, after=after, upto=upto):
+            for event in page:
+                yield event
+
+    async def pages(self, run: str, *, after: int = 0, upto: int | None = None) -> AsyncIterator[list[Event]]:
+        """Yield the pages of a log. Reading a long log takes less time by page than by event."""
         before = None if upto is None else upto + 1
         while True:
             page = await self.read(run, after=after, before=before)
-            for event in page:
-                yield event
+            yield page
             if len(page) < LARGEST_PAGE:
                 return
             after = page[-1].seq
