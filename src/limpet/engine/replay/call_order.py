@@ -7,7 +7,7 @@ does not say which of these calls the result caused, so a result waits for them 
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import groupby, islice
 from typing import NamedTuple
 
@@ -36,13 +36,12 @@ class _Call(NamedTuple):
 class CallOrder:
     """The recorded calls that the code has not made yet in one execution."""
 
-    def __init__(self, records: Iterable[Record]) -> None:
-        calls = sorted((scope_of(each.name), each.seq, each.end) for each in records)
-        self.has_branches = len(calls) > 1 and calls[0][0] != calls[-1][0]
+    def __init__(self, records: Collection[Record]) -> None:
+        self.has_branches = len({scope_of(each.name) for each in records}) > 1
         """Whether there are calls in several scopes."""
         if not self.has_branches:
             return
-        ordered = sorted(_in_scopes(calls))
+        ordered = sorted(_in_scopes(sorted((scope_of(each.name), each.seq, each.end) for each in records)))
         self._not_made = ordered[::-1]
         self._made: set[int] = set()
         self._by_end = {each.end: each for each in ordered if each.end is not None}

@@ -88,7 +88,8 @@ class PlainSteps:
             x.lookup.note_step(name, step.number)
             return self._run(step, plain, bound)
         assert isinstance(record.opened, b.StepStarted)
-        x.lookup.reach(name)
+        if record.opened.effect != "none":
+            x.lookup.reach(name)
         x.return_order.calls.note_made(record.seq)
         x.lookup.note_step(name, record.opened.number)
         return self._recall(tool, bound, plain, record)

@@ -8,13 +8,15 @@ from limpet.events import bodies as b
 def order(**calls: tuple[int, int | None]) -> CallOrder:
     """Return the order of calls, given by the letter of their scope and a number, with their start and end."""
     return CallOrder(
-        Record(
-            name=f"{name[0]}/x#{name[1:]}" if name[0] != "m" else f"x#{name[1:]}",
-            opened=b.WaitOpened(name=name, signal="x"),
-            seq=seq,
-            end=end,
-        )
-        for name, (seq, end) in calls.items()
+        [
+            Record(
+                name=f"{name[0]}/x#{name[1:]}" if name[0] != "m" else f"x#{name[1:]}",
+                opened=b.WaitOpened(name=name, signal="x"),
+                seq=seq,
+                end=end,
+            )
+            for name, (seq, end) in calls.items()
+        ]
     )
 
 
