@@ -155,14 +155,14 @@ class RunCompleted(Body, frozen=True, kw_only=True):
 
 
 class RunFailed(Body, frozen=True, kw_only=True):
-    """The agent raised. A resume makes some calls again, and no others. Every open wait ends with the run."""
+    """The agent raised. A resume makes the calls in `voids` again, and no others. Every open wait ends with the run."""
 
     failure: Failure
     name: str | None = None
     """The call whose error ended the run: a step, an agent call, an ask."""
     number: int | None = None
     voids: tuple[str, ...] = ()
-    """The calls that a resume makes again: those that failed, and those that the code cancelled because of that."""
+    """The calls that a resume makes again: those that failed, and those that the code cancelled then."""
 
 
 class RunCancelled(Attributed, frozen=True, kw_only=True):

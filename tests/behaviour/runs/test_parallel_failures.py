@@ -649,3 +649,193 @@ async def test_branches_of_a_fallback_handle_the_failure_of_sequential_code() ->
         broken.clear()
         await app.resume("r")
         assert await result(app) == ["x", "b"]
+
+
+# What another part of the code has handled
+
+
+async def by_another_task(run: limpet.Run) -> str:
+    """The task that waits for the branch has no scope, and existed before the failure."""
+    task = asyncio.ensure_future(in_scope(run, "a", lambda: run.step(fetch, "a")))
+    try:
+        return str(await task)
+    except limpet.StepFailed:
+        return str(await in_scope(run, "fallback", lambda: run.step(save, "instead")))
+
+
+async def by_a_queue(run: limpet.Run) -> str:
+    """Another branch is told of the failure, and acts on it."""
+    told: asyncio.Queue[str] = asyncio.Queue()
+
+    async def work() -> None:
+        try:
+            told.put_nowait(await run.step(fetch, "a"))
+        except limpet.StepFailed:
+            told.put_nowait("instead")
+        await asyncio.Event().wait()
+
+    async def act() -> str:
+        return await run.step(save, await told.get())
+
+    worker = asyncio.ensure_future(in_scope(run, "work", work))
+    try:
+        return str(await in_scope(run, "act", act))
+    finally:
+        worker.cancel()
+
+
+@pytest.mark.parametrize("handle", [by_another_task, by_a_queue])
+async def test_a_failure_before_the_one_that_failed_the_run_stays(handle: Any) -> None:
+    """Nothing is known of what others did about it, but it did not fail the run."""
+
+    @limpet.agent(name="parallel_handled")
+    async def agent(run: limpet.Run) -> list[Any]:
+        async def late() -> str:
+            await run.sleep("1h")
+            return await run.step(fetch, "b")
+
+        return list(await asyncio.gather(handle(run), in_scope(run, "late", late)))
+
+    broken.update(a=True, b=True)
+    async with testing.app(agent) as app:
+        await app.start(agent, id="r")
+        await app.advance("2h")
+        await fails(app, "r")
+        assert await voids(app, "r") == ["late/parallel_fetch#1"]
+        broken.clear()
+        await app.resume("r")
+        assert await result(app) == ["instead", "b"]
+        assert done == ["instead", "b"]
+
+
+async def test_a_race_after_an_earlier_failure_does_not_hide_a_later_one() -> None:
+    @limpet.agent(name="parallel_old_failure")
+    async def agent(run: limpet.Run) -> list[Any]:
+        async def collect() -> list[str]:
+            found = await asyncio.gather(run.step(fetch, "a"), run.step(fetch, "c"), return_exceptions=True)
+            return [each if isinstance(each, str) else "missing" for each in found]
+
+        async def race() -> str:
+            await run.sleep("1m")
+            slow = asyncio.ensure_future(in_scope(run, "slow", lambda: run.ask("now?")))
+            quick = asyncio.ensure_future(in_scope(run, "quick", lambda: run.step(save, "quick")))
+            await asyncio.wait([slow, quick], return_when=asyncio.FIRST_COMPLETED)
+            slow.cancel()
+            await asyncio.wait([slow])
+            return await run.step(fetch, "b")
+
+        return await gathered(run, x=collect, y=race)
+
+    broken.update(a=True, b=True)
+    async with testing.app(agent) as app:
+        await app.start(agent, id="r")
+        await app.advance("2m")
+        await fails(app, "r")
+        assert await voids(app, "r") == ["y/parallel_fetch#1"]
+        broken.clear()
+        await app.resume("r")
+        assert await result(app) == [["missing", "c"], "b"]
+
+
+# Errors that come from no call
+
+
+@pytest.mark.parametrize("sibling", SIBLINGS)
+async def test_calls_that_were_cancelled_by_a_bug_go_on_when_it_is_corrected(sibling: str) -> None:
+    """The branch failed between its calls. The cancellations are the last events before the failure."""
+
+    @limpet.agent(name="parallel_bug_in_branch", approvals=limpet.Approvals("high"))
+    async def agent(run: limpet.Run, sibling: str) -> list[Any]:
+        async def parse() -> int:
+            found = await run.step(fetch, "a")
+            if broken:
+                raise ValueError(found)
+            return len(found)
+
+        return await in_group(run, a=parse, b=lambda: SIBLINGS[sibling](run))
+
+    broken["bug"] = True
+    async with testing.app(agent, child) as app:
+        await app.start(agent, sibling, id="r")
+        await fails(app, "r")
+        broken.clear()
+        await app.resume("r")
+        await decide(app, "r")
+        assert (await result(app))[0] == 1
+        assert done.count("a") == 1
+
+
+async def test_a_group_that_a_timeout_of_asyncio_cancelled_goes_on() -> None:
+    @limpet.agent(name="parallel_timed_group")
+    async def agent(run: limpet.Run) -> list[Any]:
+        async with asyncio.timeout(0.01 if broken else None):
+            return await in_group(run, a=lambda: run.step(hang, "a"), b=lambda: run.sleep("1h"))
+
+    broken["a"] = True
+    async with testing.app(agent) as app:
+        await app.start(agent, id="r")
+        assert (await fails(app, "r")).error_type == "builtins.TimeoutError"
+        assert sorted(await voids(app, "r")) == ["a/parallel_hang#1", "b/sleep#1"]
+        broken.clear()
+        await app.resume("r")
+        await app.advance("2h")
+        assert await result(app) == ["a", None]
+
+
+async def test_nothing_is_voided_if_a_branch_cleaned_up_while_its_failure_returned() -> None:
+    """Both steps failed in the same moment. The second failure is in the log, but its branch got a cancellation."""
+    ready = asyncio.Event()
+
+    @limpet.tool(effect="none", retry=1, name="parallel_together")
+    async def together(name: str) -> str:
+        await ready.wait()
+        return act(name)
+
+    @limpet.tool(effect="none", retry=1, name="parallel_release")
+    async def release() -> None:
+        ready.set()
+
+    @limpet.agent(name="parallel_same_moment")
+    async def agent(run: limpet.Run) -> list[Any]:
+        async def tidy() -> str:
+            try:
+                return await run.step(together, "b")
+            except asyncio.CancelledError:
+                await run.step(save, "tidied")
+                raise
+
+        return await in_group(run, a=lambda: run.step(together, "a"), b=tidy, c=lambda: run.step(release))
+
+    broken.update(a=True, b=True)
+    async with testing.app(agent) as app:
+        await app.start(agent, id="r")
+        await fails(app, "r")
+        assert (done, await voids(app, "r")) == (["tidied"], [])
+        broken.clear()
+        await app.resume("r")
+        await fails(app, "r")
+
+
+async def test_many_failures_look_at_few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tasks of the process are looked at once in an iteration of the loop, and seldom if there are many."""
+    looks = 0
+    all_tasks = asyncio.all_tasks
+
+    def count() -> set[asyncio.Task[Any]]:
+        nonlocal looks
+        found = all_tasks()
+        looks += len(found)
+        return found
+
+    @limpet.agent(name="parallel_many")
+    async def agent(run: limpet.Run) -> int:
+        branches = (in_scope(run, str(n), lambda: run.step(fetch, "a")) for n in range(1_000))
+        found = await asyncio.gather(*branches, return_exceptions=True)
+        return sum(isinstance(each, limpet.StepFailed) for each in found)
+
+    broken["a"] = True
+    async with testing.app(agent) as app:
+        monkeypatch.setattr(asyncio, "all_tasks", count)
+        await app.start(agent, id="r")
+        assert await result(app) == 1_000
+    assert looks < 150_000

@@ -196,7 +196,7 @@ class Execution:
 
     @contextmanager
     def noting_cancellation(self, verb: str) -> Iterator[None]:
-        """Note it if the code cancels this call. If the run fails for the same reason, a resume makes it again."""
+        """Note it if the code cancels this call. If the run fails then, a resume makes the call again."""
         try:
             yield
         except asyncio.CancelledError as error:

@@ -7,7 +7,7 @@ them does that.
 
 import asyncio
 from collections.abc import Hashable, Iterable, Iterator
-from itertools import count
+from itertools import takewhile
 from weakref import WeakSet
 
 from msgspec import Struct
@@ -19,6 +19,8 @@ __all__ = ["UnhandledEnds"]
 
 # Errors that are looked at, of those that an error consists of or follows from.
 MOST_ERRORS = 1_000
+# Tasks of the process that are looked at in one execution, and how many more for each end.
+MOST_TASKS, MORE_TASKS = 100_000, 10
 Task = asyncio.Task[object]
 
 
@@ -33,7 +35,7 @@ class _End(Struct):
     task: Task | None
     """The task that got the error."""
     tasks: WeakSet[Task]
-    """The tasks that existed then, in parallel code. They did not begin because of this end."""
+    """Tasks that existed then: they did not begin because of this end."""
     is_cancelled: bool
 
 
@@ -43,14 +45,19 @@ class UnhandledEnds:
     def __init__(self, run: str) -> None:
         self._run = run
         self._ends: dict[str, _End] = {}
-        self._places = count(1)
-        self._failed: set[str] = set()
-        """All calls whose failure the code has got."""
+        self._got: set[str] = set()
+        """Calls whose failure the code has got since it has last gone on from all ends."""
         self.by_strand: dict[Hashable, dict[str, None]] = {}
         """Names of the calls, by the strands that may go on from them."""
         self._last_handled = 0
         """Place of the last cancelled call that the code has gone on from."""
-        self._tasks: WeakSet[Task] | None = None
+        self._place = self._place_of_call = 0
+        """Place of the last end, and of the last one before any strand made another call."""
+        self._tasks = WeakSet[Task]()
+        self._is_current = False
+        """Whether `_tasks` was found in this iteration of the event loop."""
+        self._left = MOST_TASKS
+        """How many tasks may still be looked at."""
 
     def note(self, name: str, error: BaseException) -> None:
         """Note that a call ends with this error: its failure, or a cancellation.
@@ -59,38 +66,45 @@ class UnhandledEnds:
         """
         is_cancelled = isinstance(error, asyncio.CancelledError)
         if not is_cancelled:
-            self._failed.add(name)
+            self._got.add(name)
         if not (is_cancelled and "limpet_call" in error.__dict__):
             error.__dict__["limpet_call"] = (self._run, name)
-        strands, task = surrounding_strands(), asyncio.current_task()
+        strands = surrounding_strands()
         if name in self._ends or not strands:
             return
-        tasks = WeakSet[Task]() if strands == (task,) else self._existing_tasks()
-        self._ends[name] = _End(name, next(self._places), strands, task, tasks, is_cancelled)
+        self._place += 1
+        end = _End(name, self._place, strands, asyncio.current_task(), self._existing_tasks(), is_cancelled)
+        self._ends[name] = end
         for strand in strands:
             self.by_strand.setdefault(strand, {})[name] = None
 
     def _existing_tasks(self) -> WeakSet[Task]:
-        """Return the tasks that exist in this iteration of the event loop."""
-        if self._tasks is None:
+        """Return the tasks that exist, or did not long ago if there are very many: others seem to have begun since."""
+        self._left += MORE_TASKS
+        if not self._is_current and self._left >= len(self._tasks):
             self._tasks = WeakSet(asyncio.all_tasks())
-            asyncio.get_running_loop().call_soon(self._forget_tasks)
+            self._left -= len(self._tasks)
+            self._is_current = True
+            asyncio.get_running_loop().call_soon(self._outdate_tasks)
         return self._tasks
 
-    def _forget_tasks(self) -> None:
-        self._tasks = None
+    def _outdate_tasks(self) -> None:
+        self._is_current = False
 
     def go_on(self, strand: Hashable) -> None:
         """Note that a strand makes a call. The strand that has begun this one has gone on, too, when it did that."""
+        self._place_of_call = self._place
         self._handle(self.by_strand.get(strand, ()))
         beginner = next(iter(surrounding_strands()), strand)
         if beginner != strand:
-            names = self.by_strand.get(beginner, ())
-            self._handle(name for name in names if strand not in self._ends[name].tasks)
+            # A task that existed at one end also existed at the later ones.
+            self._handle(takewhile(lambda name: strand not in self._ends[name].tasks, self.by_strand.get(beginner, ())))
 
     def _handle(self, names: Iterable[str]) -> None:
         for name in list(names):
             end = self._ends.pop(name)
+            if not self._ends:
+                self._got.clear()  # What the code gets from now on ended later.
             if end.is_cancelled:
                 self._last_handled = max(self._last_handled, end.place)
             for strand in end.strands:
@@ -105,27 +119,28 @@ class UnhandledEnds:
     def behind(self, error: BaseException, history: History) -> tuple[str, ...]:
         """Return the calls that a resume makes again after this error of the run, in the order of their ends.
 
-        These are the calls that it comes from, other calls that failed their branches, and what was cancelled
-        because of them. It is empty if the code has gone on from a cancellation since: this may be another path, and
-        the resume would not find it.
+        These are the calls that it comes from, and then: other calls that failed their branches, calls that failed
+        before the code got that, and calls that were cancelled. It is empty if the code has gone on from a cancellation
+        since: this may be another path, and the resume would not find it.
+
+        If the error comes from no call, these are the calls that were cancelled after the last call was made.
         """
         ends = [end for end in self._ends.values() if end.name in history.records]
-        causes = set(self._calls_in(error))
-        failed = {
-            end.name: end for end in ends if end.name in causes or (not end.is_cancelled and self._failed_in(end))
-        }
-        causes &= failed.keys()
-        if not causes:
-            return ()
-        first = min(end.place for end in failed.values())
+        names = set(self._calls_in(error))
+        causes = [end for end in ends if end.name in names]
+        first = min((end.place for end in causes), default=self._place_of_call)
         if self._last_handled > first:
             return ()
-        cancelled = {end.name for end in ends if end.place > first and history.is_cancelled(end.name)}
-        not_got = set(history.failed_after(min(map(history.end_of, causes)))) - self._failed
-        return tuple(sorted(failed.keys() | cancelled | not_got, key=history.end_of))
+        later = [end for end in ends if end.place > first]
+        found = {end.name for end in causes}
+        found |= {end.name for end in later if history.is_cancelled(end.name)}
+        if causes:
+            found |= {end.name for end in later if not end.is_cancelled and self._has_failed_branch(end)}
+            found |= set(history.failed_after(min(history.end_of(end.name) for end in causes))) - self._got
+        return tuple(sorted(found, key=history.end_of))
 
-    def _failed_in(self, end: _End) -> bool:
-        """Return whether the task that got a failure ended with it, or has not ended."""
+    def _has_failed_branch(self, end: _End) -> bool:
+        """Return whether the task that got a failure ended with it, or has not ended and made no call since."""
         task = end.task
         if task is None or not task.done():
             return True
@@ -143,6 +158,5 @@ class UnhandledEnds:
             run, name = each.__dict__.get("limpet_call", ("", ""))
             if run == self._run:
                 yield name
-            earlier = each.__cause__ or each.__context__
-            left += [] if earlier is None else [earlier]
+            left += [earlier for earlier in (each.__context__, each.__cause__) if earlier is not None]
             left += reversed(each.exceptions) if isinstance(each, BaseExceptionGroup) else []

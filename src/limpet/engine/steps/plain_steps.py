@@ -103,7 +103,8 @@ class PlainSteps:
         if not x.gate.is_free:
             await x.gate.wait_until_open()
         if not x.recorder.enter_now(end):
-            await x.recorder.enter(end)
+            with x.noting_cancellation(record.name):
+                await x.recorder.enter(end)
         try:
             output = plain.load_recorded(settled.output)
         except InvalidValue:
@@ -151,7 +152,11 @@ class PlainSteps:
             return await self.general.finish(step, latest)
         x.history.hand_over(step.name)
         ticket = x.return_order.issue_ticket()
-        await x.recorder.finish(ticket, "effect_returns" if is_effect else "step_returns")
+        try:
+            await x.recorder.finish(ticket, "effect_returns" if is_effect else "step_returns")
+        except asyncio.CancelledError as error:
+            x.unhandled.note(step.name, error)
+            raise
         return output
 
     def _needs_more(self, traits: Traits, *, is_effect: bool) -> bool:

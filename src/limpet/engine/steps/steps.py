@@ -110,7 +110,8 @@ class Steps:
         await x.gate.wait_until_open()
         if record is not None and record.settled is not None:
             assert record.end is not None
-            await x.recorder.enter(record.end)
+            with x.noting_cancellation(step.name):
+                await x.recorder.enter(record.end)
             return await self.outcome(step, record.settled)
         await recall_late(x, step.name)
         return await self.finish(step, await self._last_event(step, record))
@@ -118,10 +119,17 @@ class Steps:
     async def finish(self, step: Step, latest: Latest) -> Any:
         """Continue a step from its last event until it is settled, and return its result."""
         x = self._x
+        with x.noting_cancellation(step.name):
+            settled = await self._settle(step, latest)
+            ticket = x.return_order.issue_ticket() if step.ticket is None else step.ticket.take()
+            await x.recorder.finish(ticket, _checkpoint_moment(step.tool, settled) if step.tool.is_flushed else None)
+        return await self.outcome(step, settled)
+
+    async def _settle(self, step: Step, latest: Latest) -> AnyBody:
+        """Continue a step from its last event until it is settled, and return the event that settles it."""
         try:
-            with x.noting_cancellation(step.name):
-                while not _is_settled(latest):
-                    latest = await self._next(step, latest)
+            while not _is_settled(latest):
+                latest = await self._next(step, latest)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError):
                 self.note_cancelled(step, latest)
@@ -130,9 +138,7 @@ class Steps:
             raise
         assert latest is not None
         self._invalidate(step, latest)
-        ticket = x.return_order.issue_ticket() if step.ticket is None else step.ticket.take()
-        await x.recorder.finish(ticket, _checkpoint_moment(step.tool, latest) if step.tool.is_flushed else None)
-        return await self.outcome(step, latest)
+        return latest
 
     def _invalidate(self, step: Step, latest: Latest) -> None:
         """Mark data from the sources that the step changes as out of date, unless nothing was applied."""
