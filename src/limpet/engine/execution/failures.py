@@ -50,8 +50,13 @@ def failure_of(error: BaseException, *, facts: Mapping[str, object] | None = Non
 
 
 def reason_of(error: BaseException) -> BaseException:
-    """Return the first LimpetError in a group of errors; the error itself if there is none, or it is no group."""
-    return next((each for each in _leaves(error) if issubclass(type(each), LimpetError)), error)
+    """Return the first LimpetError in a group of errors; the error itself if there is none, or it is no group.
+
+    Never raises.
+    """
+    return _attempt(
+        lambda: next((each for each in _leaves(error) if issubclass(type(each), LimpetError)), error), error
+    )
 
 
 def was(failure: Failure, kind: type[BaseException] | str) -> bool:
@@ -97,7 +102,7 @@ def _text(error: BaseException) -> str:
     That of a group contains the texts of its errors.
     """
     if isinstance(error, BaseExceptionGroup):
-        inner = (f"{_qualified(type(each))}: {_text(each)}" for each in islice(_leaves(error), MAX_LEAVES))
+        inner = (f"{_qualified(type(each))}: {message_of(each)}" for each in islice(_leaves(error), MAX_LEAVES))
         return f"{error}: {'; '.join(inner)}"
     return error.summary if isinstance(error, LimpetError) else str(error)
 

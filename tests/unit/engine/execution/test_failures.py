@@ -2,7 +2,7 @@
 
 import pytest
 
-from limpet.engine.execution.failures import MAX_MESSAGE, MAX_TRACEBACK, failure_of, was
+from limpet.engine.execution.failures import MAX_MESSAGE, MAX_TRACEBACK, failure_of, reason_of, was
 from limpet.errors import NotFound
 from limpet.events import canonical
 from limpet.events.values import encode
@@ -79,6 +79,28 @@ def test_any_error_is_recorded_within_the_size_limits(error: Exception) -> None:
     assert encode(failure)
     assert failure.facts is not None
     assert canonical(failure.facts.value())
+
+
+def test_a_group_has_the_texts_of_its_errors_and_the_code_of_the_first_that_has_one() -> None:
+    """Also of those in groups inside, and if one of them cannot be read."""
+    missing = NotFound(what="run", id="r-1")
+    inner = ExceptionGroup("inner", [Hostile(), missing])
+    failure = failure_of(raised(ExceptionGroup("outer", [ValueError("no"), inner])))
+    assert failure.message == (
+        "outer (2 sub-exceptions): builtins.ValueError: no; "
+        f"{__name__}.Hostile: <{__name__}.Hostile without readable text>; limpet.NotFound: {missing.summary}"
+    )
+    assert (failure.type, failure.code) == ("builtins.ExceptionGroup", "not_found")
+    assert failure.facts is not None
+    assert failure.facts.value() == {"what": "run", "id": "r-1"}
+
+
+def test_a_deep_group_is_recorded() -> None:
+    error: Exception = NotFound(what="run", id="r-1")
+    for _ in range(5_000):
+        error = ExceptionGroup("deeper", [error])
+    assert failure_of(error).type == "builtins.ExceptionGroup"
+    assert reason_of(error) is error
 
 
 def test_a_cycle_of_causes_is_recorded() -> None:
