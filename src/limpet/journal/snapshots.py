@@ -20,7 +20,7 @@ log = logging.getLogger("limpet")
 
 # Incremented whenever the same log gives another RunState, or a learner learns something else from it. Snapshots of
 # other versions are ignored, also by `verify`.
-VERSION = 5
+VERSION = 6
 SHORT_LOG = 4
 
 

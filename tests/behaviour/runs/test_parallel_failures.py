@@ -839,3 +839,76 @@ async def test_many_failures_look_at_few_tasks(monkeypatch: pytest.MonkeyPatch) 
         await app.start(agent, id="r")
         assert await result(app) == 1_000
     assert looks < 150_000
+
+
+# Decisions of people
+
+
+@pytest.mark.parametrize("effect", ["none", "idempotent", "once"])
+async def test_a_result_that_a_person_gave_when_another_branch_failed_is_used(effect: Any) -> None:
+    """The answer was recorded, but the branch was cancelled before it could go on."""
+
+    @limpet.tool(effect=effect, retry=1, name="parallel_wire")
+    async def wire(name: str) -> str:
+        calls.append(name)
+        if broken:
+            raise limpet.NotApplied("down")
+        return name
+
+    @limpet.agent(name="parallel_by_hand", escalate=limpet.Escalate(limpet.NotApplied))
+    async def agent(run: limpet.Run) -> list[Any]:
+        return await in_group(run, a=lambda: run.step(wire, "a"), b=lambda: run.step(wire, "b"))
+
+    calls: list[str] = []
+    broken["bank"] = True
+    async with testing.app(agent) as app:
+        await app.start(agent, id="r")
+        await app.settle()
+        first, second = await app.inbox()
+        await app.answer(first, "fail", by="ann")
+        await app.answer(second, {"result": "by hand"}, by="ann")
+        await fails(app, "r")
+        broken.clear()
+        await app.resume("r")
+        assert await result(app) == ["a", "by hand"]
+        assert calls == ["a", "b", "a"]
+        assert await app.inbox() == []
+
+
+async def test_an_approval_that_was_given_when_another_branch_failed_is_used() -> None:
+    """The person has decided, and is not asked again."""
+
+    @limpet.agent(name="parallel_approved", approvals=limpet.Approvals("high"))
+    async def agent(run: limpet.Run) -> list[Any]:
+        return await in_group(run, a=lambda: run.step(delete, "a"), b=lambda: run.step(delete, "b"))
+
+    async with testing.app(agent) as app:
+        await app.start(agent, id="r")
+        await app.settle()
+        first, second = await app.inbox()
+        await app.reject(first, by="ann", because="no")
+        await app.approve(second, by="ann")
+        await fails(app, "r")
+        await app.resume("r")
+        await app.settle()
+        [request] = await app.inbox()
+        await app.approve(request, by="ann")
+        assert await result(app) == ["a", "b"]
+
+
+@pytest.mark.parametrize("together", [in_group, gathered])
+async def test_all_that_a_person_rejected_is_asked_again(together: Any) -> None:
+    @limpet.agent(name="parallel_both_rejected", approvals=limpet.Approvals("high"))
+    async def agent(run: limpet.Run) -> list[Any]:
+        found: list[Any] = await together(run, a=lambda: run.step(delete, "a"), b=lambda: run.step(delete, "b"))
+        return found
+
+    async with testing.app(agent) as app:
+        await app.start(agent, id="r")
+        await app.settle()
+        for request in await app.inbox():
+            await app.reject(request, by="ann", because="no")
+        await fails(app, "r")
+        await app.resume("r")
+        await decide(app, "r")
+        assert await result(app) == ["a", "b"]

@@ -187,7 +187,7 @@ class History:
         return (name for name, record in self.records.items() if (record.end or 0) > seq and self._is_failed(record))
 
     def _is_failed(self, record: Record) -> bool:
-        """Return whether a call was refused, failed, or ended because nothing arrived in time."""
+        """Return whether a call was refused, rejected, failed, or ended because nothing arrived in time."""
         settled, opened = record.settled, record.opened
         match settled:
             case None:
@@ -199,6 +199,10 @@ class History:
             case b.WaitEnded(how="returned"):
                 returned = self.commands.get(settled.event or 0)
                 return isinstance(returned, b.AgentReturned) and returned.outcome != "completed"
+            case b.WaitEnded(how="answered"):
+                answer = self.commands.get(settled.event or 0)
+                is_rejected = isinstance(answer, b.RequestAnswered) and answer.decision == "rejected"
+                return is_rejected and isinstance(opened, b.RequestOpened) and opened.kind in _REJECTED
             case _:
                 return False
 
@@ -292,10 +296,10 @@ class History:
                 self.records[body.name].resolutions += 1
                 if body.outcome != "not_applied":
                     self._settle(event, body)
+            case b.StepUnknown(reason="cancelled"):
+                self._cancel(event, body)
             case b.StepUnknown():
                 self.records[body.name].latest = body
-                if body.reason == "cancelled":
-                    self.records[body.name].cancelled_at = event.time
             case b.RunFailed():
                 self._failed = body
             case b.ResumeRequested():
@@ -364,6 +368,13 @@ class History:
             self.records[name] = own.get(name, record)
         self._scopes, self.is_partial = fresh._scopes, False
 
+    def _cancel(self, event: Event, body: b.StepUnknown) -> None:
+        """Note that the code cancelled a step. Its outcome is unknown only if an attempt was running."""
+        record = self.records[body.name]
+        record.cancelled_at = event.time
+        if isinstance(record.latest, b.StepStarted):
+            record.latest = body
+
     def _settle(self, event: Event, body: Settling) -> None:
         record = self.records[body.name]
         record.settled, record.end, record.latest = body, event.seq, body
@@ -389,8 +400,9 @@ class History:
         """Let a call go on that failed or was cancelled.
 
         A step is retried under its own number and key, unless it was applied and a repeat is not safe; a request is
-        asked again; a timer goes on until its own time; a failed called run is resumed. A called run that was cancelled
-        cannot be resumed, so the agent is called again, unless the run was faster.
+        asked again, unless it was answered before it was withdrawn; a timer goes on until its own time; a failed called
+        run is resumed. A called run that was cancelled cannot be resumed, so the agent is called again, unless the run
+        was faster.
         A call that a fork shares is made again, as the fork's own.
         """
         opened, settled = record.opened, record.settled
@@ -408,10 +420,18 @@ class History:
                 self._reopen(record)
             else:
                 self._drop(record)
-        elif isinstance(opened, b.TimerSet):
+        elif isinstance(opened, b.TimerSet) or self._is_answered(record):
             self._reopen(record)
         else:
             self._drop(record)
+
+    def _is_answered(self, record: Record) -> bool:
+        """Return whether a request was answered, and not rejected, before the code withdrew it."""
+        opened, settled = record.opened, record.settled
+        if not isinstance(opened, b.RequestOpened) or not isinstance(settled, b.WaitEnded):
+            return False
+        answer = self.answer_to(opened.request) if settled.how == "withdrawn" else None
+        return answer is not None and answer[1].decision != "rejected"
 
     def _reopen(self, record: Record) -> None:
         record.settled = record.end = None
@@ -485,8 +505,9 @@ class History:
             self.escalations.pop(record.opened.request, None)
 
 
-# Requests that raise an error in the code if nobody decides in time.
-_RAISING = ("ask", "approval", "budget")
+# Requests that raise an error in the code if a person rejects them, or if nobody decides in time.
+_REJECTED = ("approval", "budget")
+_RAISING = ("ask", *_REJECTED)
 # Events that may belong to a step that has not started.
 _BEFORE_STEPS = (b.RequestOpened, b.ValueRecorded)
 

@@ -1,5 +1,7 @@
 """History: what the log has recorded about each call."""
 
+import pytest
+
 from limpet.events import START, StatePatch, inline, seal_all
 from limpet.events import bodies as b
 from tests.unit.engine.replay.histories import FAILURE, completed, failed, history_of, started
@@ -130,6 +132,23 @@ def test_a_called_run_that_was_faster_than_its_cancellation_is_not_called_again(
     assert history_of(*bodies, b.ResumeRequested(command="c1")).records["c#1"].settled is None
 
 
+def test_a_step_that_was_cancelled_between_attempts_goes_on_from_the_last_one() -> None:
+    """Its outcome is known: the attempt failed. That of a running attempt is unknown."""
+    cancelled = b.StepUnknown(name="a#1", number=1, attempt=1, reason="cancelled")
+    ended = (b.RunFailed(failure=FAILURE, voids=("a#1",)), b.ResumeRequested(command="c1"))
+    paused = history_of(started("a#1"), failed("a#1", again_at=5), cancelled, *ended)
+    assert paused.records["a#1"].latest == failed("a#1", again_at=5)
+    assert history_of(started("a#1"), cancelled, *ended).records["a#1"].latest == cancelled
+
+
+@pytest.mark.parametrize(("decision", "is_kept"), [("approved", True), ("answered", True), ("rejected", False)])
+def test_an_answer_before_the_request_was_withdrawn_is_kept(decision: str, is_kept: bool) -> None:
+    """The person is not asked again. A rejected request is."""
+    ended = (b.RunFailed(failure=FAILURE, voids=("q#1",)), b.ResumeRequested(command="c1"))
+    history = history_of(requested("q#1", "q"), decided("q", decision), withdrawn("q#1", "q"), *ended)
+    assert ("q#1" in history.records) == is_kept
+
+
 def test_calls_that_failed_after_an_event_are_found() -> None:
     """A failed step, a refusal, a failed run, and a wait that ended too late; but nothing that has a result."""
     bodies = (
@@ -145,9 +164,13 @@ def test_calls_that_failed_after_an_event_are_found() -> None:
         *(b.TimerSet(name="t#1", wake=9), b.WaitEnded(name="t#1", how="timeout")),
         *(b.TimerSet(name="u#1", wake=9), b.WaitEnded(name="u#1", how="fired")),
         *(requested("q#1", "q"), b.WaitEnded(name="q#1", how="timeout")),
+        *(requested("no#1", "no"), decided("no", "rejected"), b.WaitEnded(name="no#1", how="answered", event=22)),
+        *(requested("yes#1", "yes"), decided("yes", "approved"), b.WaitEnded(name="yes#1", how="answered", event=25)),
+        *(requested("ask#1", "ask", "ask"), decided("ask", "rejected")),
+        b.WaitEnded(name="ask#1", how="answered", event=28),
     )
     found = list(history_of(*bodies).failed_after(2))
-    assert found == ["step#1", "pay#1/refused#1", "c#1", "t#1", "q#1"]
+    assert found == ["step#1", "pay#1/refused#1", "c#1", "t#1", "q#1", "no#1"]
 
 
 def test_a_resume_of_a_paused_run_voids_no_failure() -> None:
