@@ -165,7 +165,7 @@ def test_a_changed_snapshot_format_needs_a_new_version() -> None:
     """Otherwise `verify` would report snapshots of earlier versions as forged."""
     form = _undescribed([msgspec.json.schema(_Stored), msgspec.json.schema(_Memory)])
     digest = sha256(msgspec.json.encode(form, order="deterministic")).hexdigest()[:8]
-    assert (VERSION, digest) == (5, "cf3fddad")
+    assert (VERSION, digest) == (6, "cf3fddad")
 
 
 def _undescribed(schema: Any) -> Any:
