@@ -29,6 +29,11 @@ from limpet.view import View
 __all__ = ["ERRORS", "REFUSALS", "ErrorInfo", "ErrorRecords", "Handled", "frame_at", "frame_lines"]
 
 REFUSALS = ("value.recorded", "request.answered", "request.expired")
+# The hint of a failure that a resume does not undo.
+KEPT = (
+    "The code made other calls after this failure, so a resume returns the failure to it again. "
+    "To do the step again, continue in a fork: `limpet fork {run} --at {step}`."
+)
 ERRORS = ("step.failed", "step.unknown", "run.failed", "compensation.failed", *REFUSALS)
 Handled = Literal[
     "caught", "retried", "escalated", "unknown", "settled", "failed the step", "failed the run", "left undone"
@@ -178,7 +183,9 @@ class ErrorRecords:
         number = _number_in(body)
         is_refused = body.name is not None and _REFUSING.search(body.name)
         found = await self._last_refusal(run) if is_refused or number is None else await self._last_of_step(run, number)
-        return found or await self._of_run(run, event, body)
+        found = found or await self._of_run(run, event, body)
+        is_kept = body.number is not None and not body.voids
+        return replace(found, hint=KEPT.format(run=run, step=body.number)) if is_kept and not found.hint else found
 
     async def _last_of_step(self, run: str, number: int) -> ErrorInfo | None:
         for event in reversed(await self._store.read_steps(run, _only(number))):

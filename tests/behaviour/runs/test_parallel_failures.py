@@ -447,11 +447,18 @@ async def test_nothing_is_voided_if_a_cancelled_branch_went_on() -> None:
     broken["a"] = True
     async with testing.app(agent) as app:
         await app.start(agent, id="r")
+        for _ in range(2):
+            await fails(app, "r")
+            error = (await app.show("r")).error
+            assert error is not None
+            assert "`limpet fork r --at 1`" in error.hint
+            broken.clear()
+            await app.resume("r")
         await fails(app, "r")
-        broken.clear()
-        await app.resume("r")
-        assert "Outage" not in (await fails(app, "r")).hint
         assert done == ["tidied"]
+        fork = await app.fork("r", at=1, effects="live")
+        await app.advance("2h")
+        assert (await app.result(fork.id, timeout=None)).value == ["a", None]
 
 
 # Other errors
