@@ -18,7 +18,7 @@ done: list[str] = []
 
 
 class Outage(Exception):
-    """What a broken tool raises."""
+    """The error of a broken tool."""
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +104,13 @@ async def fails(app: Any, run: str) -> limpet.RunFailed:
 async def result(app: Any) -> Any:
     """Return the result of the run "r"."""
     return (await app.result("r", timeout=None)).value
+
+
+async def repaired(app: Any) -> Any:
+    """Repair everything, resume the run "r", and return its result."""
+    broken.clear()
+    await app.resume("r")
+    return await result(app)
 
 
 async def voids(app: limpet.App, run: str) -> list[str]:
@@ -209,9 +216,7 @@ async def test_a_called_run_that_was_faster_than_its_cancellation_is_not_called_
         await app.start(caller, id="r")
         await fails(app, "r")
         first = (await app.info("r.parallel_fast-1")).status
-        broken.clear()
-        await app.resume("r")
-        assert await result(app) == ["a", "b"]
+        assert await repaired(app) == ["a", "b"]
         assert first == "completed"
         assert done.count("b") == 1
         assert len(await app.runs(agent="parallel_fast")) == 1
@@ -231,9 +236,7 @@ async def test_one_resume_is_enough_if_several_branches_failed(together: Any) ->
     async with testing.app(agent) as app:
         await app.start(agent, id="r")
         await fails(app, "r")
-        broken.clear()
-        await app.resume("r")
-        assert await result(app) == ["a", "b", "c"]
+        assert await repaired(app) == ["a", "b", "c"]
 
 
 async def test_steps_that_are_gathered_without_scopes_fail_together() -> None:
@@ -245,9 +248,7 @@ async def test_steps_that_are_gathered_without_scopes_fail_together() -> None:
     async with testing.app(agent) as app:
         await app.start(agent, id="r")
         await fails(app, "r")
-        broken.clear()
-        await app.resume("r")
-        assert await result(app) == ["a", "b", "c"]
+        assert await repaired(app) == ["a", "b", "c"]
 
 
 async def test_a_failure_is_voided_although_another_branch_went_on() -> None:
@@ -276,9 +277,7 @@ async def test_a_failure_is_voided_although_another_branch_went_on() -> None:
     async with testing.app(agent) as app:
         await app.start(agent, id="r")
         await fails(app, "r")
-        broken.clear()
-        await app.resume("r")
-        assert await result(app) == ["a", ["x", "y", "z"]]
+        assert await repaired(app) == ["a", ["x", "y", "z"]]
         assert done == ["x", "y", "z", "a"]
 
 
@@ -367,9 +366,7 @@ async def test_a_failure_that_a_branch_handled_stays() -> None:
         await app.advance("2h")
         await fails(app, "r")
         assert await voids(app, "r") == ["b/parallel_fetch#1"]
-        broken.clear()
-        await app.resume("r")
-        assert await result(app) == ["instead", "b"]
+        assert await repaired(app) == ["instead", "b"]
         assert done == ["instead", "b"]
 
 
@@ -396,9 +393,7 @@ async def test_a_rejection_that_a_branch_handled_is_not_asked_again() -> None:
         await app.reject((await app.inbox())[0], by="ann", because="no")
         await app.advance("2h")
         await fails(app, "r")
-        broken.clear()
-        await app.resume("r")
-        assert await result(app) == ["kept", "b"]
+        assert await repaired(app) == ["kept", "b"]
 
 
 async def test_the_loser_of_an_earlier_race_stays_cancelled() -> None:
@@ -476,9 +471,7 @@ async def test_a_call_that_a_timeout_of_asyncio_cancelled_is_made_again() -> Non
     async with testing.app(agent) as app:
         await app.start(agent, id="r")
         assert (await fails(app, "r")).error_type == "builtins.TimeoutError"
-        broken.clear()
-        await app.resume("r")
-        assert await result(app) == "a"
+        assert await repaired(app) == "a"
 
 
 async def test_a_bug_beside_a_group_voids_nothing() -> None:
@@ -516,9 +509,7 @@ async def test_blocking_code_voids_only_what_it_did_not_handle() -> None:
         await app.start(agent, id="r")
         await fails(app, "r")
         assert await voids(app, "r") == ["parallel_fetch#2"]
-        broken.clear()
-        await app.resume("r")
-        assert await result(app) == "b"
+        assert await repaired(app) == "b"
 
 
 async def test_an_error_of_another_run_voids_no_call_of_this_one(tmp_path: Path) -> None:
@@ -606,9 +597,7 @@ async def test_branches_that_wait_for_a_semaphore_do_not_handle_the_failure(toge
         await app.start(agent, id="r")
         await fails(app, "r")
         assert "b/parallel_fetch#1" in await voids(app, "r")
-        broken.clear()
-        await app.resume("r")
-        assert await result(app) == ["a", "b", "c", "d"]
+        assert await repaired(app) == ["a", "b", "c", "d"]
         assert sorted(done) == ["a", "b", "c", "d"]
 
 
@@ -634,9 +623,7 @@ async def test_a_second_attempt_handles_the_failures_of_the_first() -> None:
         await app.start(agent, id="r")
         await fails(app, "r")
         assert await voids(app, "r") == ["fetch-1/parallel_fetch#1"]
-        broken.clear()
-        await app.resume("r")
-        assert await result(app) == ["s1", "a"]
+        assert await repaired(app) == ["s1", "a"]
         assert done == ["s0", "s1", "a"]
 
 
@@ -653,9 +640,7 @@ async def test_branches_of_a_fallback_handle_the_failure_of_sequential_code() ->
         await app.start(agent, id="r")
         await fails(app, "r")
         assert await voids(app, "r") == ["b/parallel_fetch#1"]
-        broken.clear()
-        await app.resume("r")
-        assert await result(app) == ["x", "b"]
+        assert await repaired(app) == ["x", "b"]
 
 
 # What another part of the code has handled
@@ -709,9 +694,7 @@ async def test_a_failure_before_the_one_that_failed_the_run_stays(handle: Any) -
         await app.advance("2h")
         await fails(app, "r")
         assert await voids(app, "r") == ["late/parallel_fetch#1"]
-        broken.clear()
-        await app.resume("r")
-        assert await result(app) == ["instead", "b"]
+        assert await repaired(app) == ["instead", "b"]
         assert done == ["instead", "b"]
 
 
@@ -739,9 +722,7 @@ async def test_a_race_after_an_earlier_failure_does_not_hide_a_later_one() -> No
         await app.advance("2m")
         await fails(app, "r")
         assert await voids(app, "r") == ["y/parallel_fetch#1"]
-        broken.clear()
-        await app.resume("r")
-        assert await result(app) == [["missing", "c"], "b"]
+        assert await repaired(app) == [["missing", "c"], "b"]
 
 
 # Errors that come from no call
@@ -875,9 +856,7 @@ async def test_a_result_that_a_person_gave_when_another_branch_failed_is_used(ef
         await app.answer(first, "fail", by="ann")
         await app.answer(second, {"result": "by hand"}, by="ann")
         await fails(app, "r")
-        broken.clear()
-        await app.resume("r")
-        assert await result(app) == ["a", "by hand"]
+        assert await repaired(app) == ["a", "by hand"]
         assert calls == ["a", "b", "a"]
         assert await app.inbox() == []
 

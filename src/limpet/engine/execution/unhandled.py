@@ -1,8 +1,8 @@
 """Calls that failed or were cancelled, and that the code has not gone on from. If the run fails, a resume repeats them.
 
 Code has gone on from the end of a call once the strand that made the call, or a strand around it, makes another call or
-begins another branch: what follows may depend on this end. While a branch fails and takes others with it, none of
-them does that.
+begins another branch: what follows may depend on this end. A branch that fails, and those that its failure cancels, do
+neither.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ __all__ = ["UnhandledEnds"]
 
 # Errors that are looked at, of those that an error consists of or follows from.
 MOST_ERRORS = 1_000
-# Tasks of the process that are looked at in one execution, and how many more for each end.
+# Number of tasks that one execution may look at, and how many more for each end.
 MOST_TASKS, MORE_TASKS = 100_000, 10
 Task = asyncio.Task[object]
 
@@ -79,7 +79,10 @@ class UnhandledEnds:
             self.by_strand.setdefault(strand, {})[name] = None
 
     def _existing_tasks(self) -> WeakSet[Task]:
-        """Return the tasks that exist, or did not long ago if there are very many: others seem to have begun since."""
+        """Return the tasks that exist now.
+
+        After very many ends the set may be older. Newer tasks then count as begun because of this end.
+        """
         self._left += MORE_TASKS
         if not self._is_current and self._left >= len(self._tasks):
             self._tasks = WeakSet(asyncio.all_tasks())

@@ -187,7 +187,7 @@ class History:
         return (name for name, record in self.records.items() if (record.end or 0) > seq and self._is_failed(record))
 
     def _is_failed(self, record: Record) -> bool:
-        """Return whether a call was refused, rejected, failed, or ended because nothing arrived in time."""
+        """Return whether a call was refused, rejected, failed, or timed out."""
         settled, opened = record.settled, record.opened
         match settled:
             case None:
@@ -505,7 +505,7 @@ class History:
             self.escalations.pop(record.opened.request, None)
 
 
-# Requests that raise an error in the code if a person rejects them, or if nobody decides in time.
+# Requests whose rejection raises an error in the code, and those whose expiration does.
 _REJECTED = ("approval", "budget")
 _RAISING = ("ask", *_REJECTED)
 # Events that may belong to a step that has not started.
